@@ -27,6 +27,8 @@ class TargetError(KmemError):
 #: Part of the message of a DeviceMemoryError about a problem that is too large to be judged on this
 #: device; `kmem bench` tells that error from others by it.
 NO_ROOM = "leaves no room on the device"
+#: How BudgetExhausted begins; the figures after it depend on the order of questions side by side.
+BUDGET_SPENT = "The budget for language models is spent"
 
 
 #: Part of the message of an ExecutorError about a process that ended by itself, as those do that

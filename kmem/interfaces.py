@@ -52,6 +52,7 @@ class ModelRequest:
     effort: str | None = None  # low, medium, high: where the model has such a setting
     base_url: str | None = None
     timeout_s: float = 600.0
+    stable_chars: int = 0  # of the first user message: other questions of the role begin so, too
 
 
 class StopReason(Enum):
@@ -77,6 +78,8 @@ class Completion:
     input_tokens: int | None
     output_tokens: int | None
     stop: StopReason = StopReason.END
+    cached_tokens: int = 0  # of the input: read from the provider's cache
+    written_tokens: int = 0  # of the input: written to it
 
 
 class Provider(ABC):
@@ -225,10 +228,9 @@ class Assignment(Situation):
     task: Task
 
 
-#: The skill of an idea that no skill gave, and of a move among the knobs that a kernel names.
-UNAIDED = "unaided"
-KNOBS = "knobs"
-#: The author that brings the kernel a run was told to start from.
+#: The skill of an idea that no skill gave, and of a move among the knobs that a kernel names; the
+#: author that brings the kernel a run was told to start from.
+UNAIDED, KNOBS = "unaided", "knobs"
 GIVEN = "given"
 
 
@@ -285,8 +287,7 @@ class Author(ABC):
 
     name: str
     repairs: int = 0
-    # the author that mends what this one wrote; empty: itself
-    mended_by: str = ""
+    mended_by: str = ""  # the author that mends what this one wrote; empty: itself
     # why the author asks no language model any more, once a budget does not cover the next question
     spent: str = ""
     # questions to language models so far without an answer that could be used: no attempts, but no

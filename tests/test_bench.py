@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kmem.bench.page import render_page, render_table, shorten_command
+from kmem.bench.page import render_page, render_scores, render_table, shorten_command
 from kmem.bench.problems import BenchProblem, find_problems
 from kmem.bench.process import OptimizeProcess, visible_gpus
+from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
 from kmem.bench.rows import Exit, Row, RowStatus, make_row
 from kmem.bench.schedule import BenchEvent, run_problems
@@ -629,7 +630,9 @@ def test_a_file_that_is_no_manifest_or_no_row_is_named(tmp_path: Path) -> None:
 class Script(OptimizeProcess):
     """Runs a piece of Python instead of `kmem optimize`."""
 
-    def command(self, problem: BenchProblem, run_directory: Path) -> list[str]:
+    def command(
+        self, problem: BenchProblem, run_directory: Path, usd: float | None = None
+    ) -> list[str]:
         return [sys.executable, "-c", problem.path]
 
 
@@ -663,6 +666,8 @@ def test_a_process_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> 
         "4",
         "--minutes",
         "3.0",
+        "--candidates",
+        "12",
         "--baselines",
         "eager,compile,max_autotune",
         "--target",
@@ -674,6 +679,101 @@ def test_a_process_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> 
     assert "--target" not in OptimizeProcess(replace(SETTINGS, target=None), tmp_path).command(
         problem("a"), tmp_path / "run"
     )
+
+
+def test_a_process_is_told_its_models_and_what_they_may_cost(tmp_path: Path) -> None:
+    asks = ("--author", "both", "-m", "openai/any", "--base-url", "http://localhost:1/v1")
+    runner = OptimizeProcess(replace(SETTINGS, authors=asks), tmp_path)
+    words = runner.command(problem("a"), tmp_path / "run", 0.25)
+    assert words[-7:] == [*asks, "--json"]
+    assert words[words.index("--usd") + 1] == "0.250000"
+    without = OptimizeProcess(SETTINGS, tmp_path).command(problem("a"), tmp_path / "run", 0.25)
+    assert "--usd" not in without, "no model is asked"
+
+
+def test_a_run_whose_answers_were_paid_for_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    place = tmp_path / "runs" / problem("a").key
+    place.mkdir(parents=True)
+    (place / "run.json").write_text("{}")
+    (tmp_path / "logs").mkdir()
+    started: list[list[str]] = []
+
+    class Recording(OptimizeProcess):
+        def command(
+            self, problem: BenchProblem, run_directory: Path, usd: float | None = None
+        ) -> list[str]:
+            started.append(["anew"])
+            return [sys.executable, "-c", ""]
+
+    def find_begun(directory: Path) -> str | None:
+        return "no-such-run" if (directory / "run.json").is_file() else None
+
+    with_models = replace(SETTINGS, authors=("--author", "both", "-m", "any"))
+    runner = Recording(with_models, tmp_path, find_begun=find_begun)
+    ended = runner(problem("a"), lambda stage, text: None, threading.Event())
+    assert "no-such-run" in ended.stderr and started == []
+    assert place.is_dir()
+    Recording(SETTINGS, tmp_path, find_begun=find_begun)(
+        problem("a"), lambda stage, text: None, threading.Event()
+    )
+    assert started == [["anew"]] and not place.exists()
+
+
+# ---- dollars
+
+
+def test_a_purse_shares_what_is_left_and_is_empty_when_it_pays_for_no_more() -> None:
+    spent = {"a": 0.0, "b": 0.0, "c": 0.0}
+    problems = [problem(name) for name in spent]
+    purse = Purse(1.0, problems, lambda each: spent[each.name], jobs=2)
+    with purse.share(problems[0]) as first, purse.share(problems[1]) as second:
+        assert (first, second) == (0.5, 0.5)
+        spent.update(a=0.3, b=0.4)
+    assert purse.spent == pytest.approx(0.7)
+    assert purse.is_empty, "0.3 is left, and a problem takes 0.35"
+    richer = Purse(2.0, problems, lambda each: spent[each.name])
+    assert not richer.is_empty
+    with richer.share(problems[1]) as again:
+        assert again == pytest.approx(1.7), "what it has spent before is in its share"
+    careful = Purse(1.0, problems, lambda each: spent[each.name] / 100)
+    assert not careful.is_empty
+    with careful.share(problems[2]):
+        careful.was_spent(problems[2])
+    assert careful.is_empty, "not a question was put for all that is left"
+
+
+def test_a_bench_without_money_ends_with_the_rows_it_has(tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def runner(
+        each: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event
+    ) -> Exit:
+        done.append(each.name)
+        return ended(each.name)
+
+    problems = [problem(name) for name in "abcd"]
+    with BenchDirectory(tmp_path) as directory:
+        for limit in (2, 4):
+            rows = run_problems(
+                problems,
+                runner,
+                directory,
+                lambda event: None,
+                jobs=1,
+                measured=True,
+                may_start=lambda limit=limit: len(done) < limit,
+            )
+            assert [each.problem for each in rows] == list("abcd")[:limit]
+
+
+def test_scores_say_what_models_cost_for_each_win() -> None:
+    usage = [{"role": "total", "calls": 3, "usd": 0.5}]
+    paid = [row("a", usage=usage), row("b", speedup=None, usage=usage), row("c")]
+    scores = compute_scores(paid)
+    assert (scores.usd, scores.wins, scores.usd_per_win) == (1.0, 2, 0.5)
+    told = render_scores(scores, measured=True)
+    assert told.endswith("\nlanguage models cost 1.0000 USD, 0.5000 for each win")
+    assert compute_scores([row("c")]).usd is None
 
 
 def test_each_process_sees_one_gpu_and_no_more_than_its_share_run_on_it(tmp_path: Path) -> None:

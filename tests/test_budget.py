@@ -652,3 +652,14 @@ def test_a_file_of_prices_that_cannot_be_used_is_one_clear_line(
         known_prices()
     assert str(caught.value).startswith(f"Price file {file} ")
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_cached_tokens_are_priced_as_such_and_reserved_at_their_worst() -> None:
+    price = Price("m", 2.0, 10.0, "s", "d", usd_per_million_cached=0.2, usd_per_million_written=2.5)
+    assert price.picodollars(100, 0) == 100 * 2_000_000
+    assert price.picodollars(100, 10, 60, 30) == (
+        10 * 2_000_000 + 60 * 200_000 + 30 * 2_500_000 + 10 * 10_000_000
+    )
+    assert price.worst_picodollars(100, 10) == 100 * 2_500_000 + 10 * 10_000_000
+    plain = Price("m", 2.0, 10.0, "s", "d")
+    assert plain.picodollars(100, 10, 60, 30) == plain.worst_picodollars(100, 10)

@@ -811,3 +811,80 @@ def test_registered_providers_import_no_sdk_and_no_http_library() -> None:
         env=os.environ | {"KMEM_LOAD_PLUGINS": ""},
     )
     assert result.stdout.strip() == "['anthropic', 'command', 'openai', 'replay'] set()"
+
+
+# ---- caching of prompts
+
+
+def usage_of(wire: str, **kept: int) -> bytes:
+    """A whole streamed answer with 100 tokens of input, so many of them cached or written."""
+    if wire == "openai":
+        usage = {
+            "prompt_tokens": 100,
+            "completion_tokens": 5,
+            "total_tokens": 105,
+            "prompt_tokens_details": {
+                "cached_tokens": kept["read"],
+                "cache_write_tokens": kept["written"],
+            },
+        }
+        delta = {"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}
+        base = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "any"}
+        events = [base | {"choices": [delta]}, base | {"choices": [], "usage": usage}]
+        return b"".join(f"data: {json.dumps(each)}\n\n".encode() for each in events)
+    counts = {
+        "input_tokens": 100 - kept["read"] - kept["written"],
+        "cache_read_input_tokens": kept["read"],
+        "cache_creation_input_tokens": kept["written"],
+        "output_tokens": 1,
+    }
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "any", "content": []}
+    message |= {"stop_reason": None, "stop_sequence": None, "usage": counts}
+    text = {"type": "text_delta", "text": "yes"}
+    events = [
+        {"type": "message_start", "message": message},
+        {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "text", "text": ""},
+        },
+        {"type": "content_block_delta", "index": 0, "delta": text},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {"output_tokens": 5},
+        },
+        {"type": "message_stop"},
+    ]
+    return b"".join(
+        f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in events
+    )
+
+
+def test_tokens_from_the_providers_cache_are_counted_apart(provider: HttpProvider) -> None:
+    raw = usage_of(provider.name, read=60, written=30)
+    with ScriptedServer(in_order(Reply(raw=raw))) as server:
+        found = ask(provider, server)
+    assert (found.text, found.input_tokens, found.output_tokens) == ("yes", 100, 5)
+    assert (found.cached_tokens, found.written_tokens) == (60, 30)
+
+
+def test_anthropic_is_told_how_far_the_prompt_stays_the_same() -> None:
+    anthropic = AnthropicProvider(QUICK)
+    stable = "## The module\nrelu\n\n"
+    first = Message("user", f"{stable}## The task\nWrite.")
+    messages = (MESSAGES[0], first, *MESSAGES[2:])
+    with ScriptedServer(in_order(Reply("yes"))) as server:
+        request = ModelRequest("any", messages, 1000, base_url=server.url_anthropic)
+        anthropic.complete(replace(request, stable_chars=len(stable)))
+        anthropic.complete(request)
+    marked, unmarked = (turn.body for turn in server.requests)
+    kept = {"cache_control": {"type": "ephemeral"}}
+    assert marked["system"] == [{"type": "text", "text": "You write kernels.", **kept}]
+    assert marked["messages"][0]["content"] == [
+        {"type": "text", "text": stable, **kept},
+        {"type": "text", "text": "## The task\nWrite."},
+    ]
+    assert unmarked["messages"][0]["content"] == messages[1].text
+    assert server.requests[0].messages == server.requests[1].messages == messages

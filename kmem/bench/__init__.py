@@ -4,6 +4,7 @@
 - rows.py: what became of one problem, as a row.
 - results.py: the directory of a bench: results.jsonl and the manifest.
 - process.py: `kmem optimize` run on one problem in a process of its own.
+- purse.py: the dollars of a bench, shared out among its problems.
 - schedule.py: many problems, some at once, and what an interrupt does.
 - scores.py: the numbers over all rows.
 - plot.py: the picture of all times.

@@ -113,7 +113,7 @@ def render_failures(rows: Sequence[Row]) -> str:
 
 
 def render_scores(scores: Scores, *, measured: bool) -> str:
-    """The numbers over all problems, in three lines."""
+    """The numbers over all problems, in three lines; a fourth on their cost if models wrote."""
     label = "" if measured else "ESTIMATED, no GPU was used: "
     return (
         f"{label}{scores.problems} problems: {scores.faster} faster, {scores.baseline_is_best} "
@@ -123,8 +123,16 @@ def render_scores(scores: Scores, *, measured: bool) -> str:
         f"fast_1.2 {scores.fast_1_2:.2f}, fast_2 {scores.fast_2:.2f}, "
         f"{scores.seconds:.0f} s in all\n"
         f"{label}candidates timed faster than the answer and not verified: "
-        f"{scores.unverified_faster}"
+        f"{scores.unverified_faster}{_costs(scores)}"
     )
+
+
+def _costs(scores: Scores) -> str:
+    """A further line on what language models cost, where any were asked at a known price."""
+    if scores.usd is None:
+        return ""
+    each = f", {scores.usd_per_win:.4f} for each win" if scores.usd_per_win is not None else ""
+    return f"\nlanguage models cost {scores.usd:.4f} USD{each}"
 
 
 def render_unflagged(rows: Sequence[Row]) -> str:

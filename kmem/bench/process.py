@@ -10,15 +10,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import IO
 
 from kmem.bench.problems import BenchProblem
+from kmem.bench.purse import Purse
 from kmem.bench.results import Settings
 from kmem.bench.rows import Exit
-from kmem.errors import TargetError
+from kmem.errors import BUDGET_SPENT, TargetError
 from kmem.host.cores import POOL_VARIABLE, name_pool
 from kmem.host.environment import CORES_VARIABLE
 
@@ -32,6 +33,7 @@ _LIMIT_EXTRA_S = 1200.0
 #: How long an interrupted run may take to write down where it stands.
 _GRACE_S = 20.0
 _POLL_S = 0.1
+_KMEM = (sys.executable, "-P", "-m", "kmem")
 _PROGRESS = re.compile(r"(\w+) +(.*?)  \[(.*)\]")
 
 
@@ -53,7 +55,14 @@ class OptimizeProcess:
     """A runner for schedule.run_problems: each process sees the one GPU that fewest others see."""
 
     def __init__(
-        self, settings: Settings, directory: Path, gpus: Sequence[str] = (), *, jobs: int = 1
+        self,
+        settings: Settings,
+        directory: Path,
+        gpus: Sequence[str] = (),
+        *,
+        jobs: int = 1,
+        purse: Purse | None = None,
+        find_begun: Callable[[Path], str | None] = lambda directory: None,
     ) -> None:
         """Share the GPUs and the cores out among the processes.
 
@@ -61,7 +70,12 @@ class OptimizeProcess:
             directory: the bench's; logs/ and runs/ in it belong to this class.
             gpus: as `visible_gpus` calls them, none without a GPU.
             jobs: problems at once on each.
+            purse: what language models may cost; None: no limit.
+            find_begun: the id of a run that memory knows, by its directory; for runs whose answers
+                were paid for.
         """
+        self._purse = purse
+        self._find_begun = find_begun
         self.settings = settings
         self.directory = directory
         self._places: queue.LifoQueue[dict[str, str]] = queue.LifoQueue()
@@ -116,12 +130,32 @@ class OptimizeProcess:
         Returns:
             None if `stop` was set meanwhile: the process is then ended and there is no outcome.
         """
-        run_directory = self.directory / "runs" / problem.key
+        with self._purse.share(problem) if self._purse else nullcontext() as usd:
+            ended = self._run(problem, on_stage, stop, environment, usd)
+            if self._purse and ended is not None and BUDGET_SPENT in ended.stdout:
+                self._purse.was_spent(problem)
+            return ended
+
+    def run_directory(self, problem: BenchProblem) -> Path:
+        """Where the run of a problem keeps its files."""
+        return self.directory / "runs" / problem.key
+
+    def _run(
+        self,
+        problem: BenchProblem,
+        on_stage: Callable[[str, str], None],
+        stop: threading.Event,
+        environment: dict[str, str],
+        usd: float | None,
+    ) -> Exit | None:
+        run_directory = self.run_directory(problem)
         log, output = (
             self.directory / "logs" / f"{problem.key}.{suffix}" for suffix in ("log", "json")
         )
-        # left by a bench that was killed; its measurements would be taken for this run's
-        shutil.rmtree(run_directory, ignore_errors=True)
+        begun = self._find_begun(run_directory) if self.settings.authors else None
+        if begun is None:
+            # left by a bench that was killed; its measurements would be taken for this run's
+            shutil.rmtree(run_directory, ignore_errors=True)
         minutes = self.settings.minutes * _LIMIT_OVER_BUDGET
         limit_s = 60 * (minutes + (self.settings.baseline_minutes or 0.0)) + _LIMIT_EXTRA_S
         limit_s *= self._crowded
@@ -131,7 +165,7 @@ class OptimizeProcess:
         # If the bench is killed, the run ends when it next reports on the broken pipe.
         with open(output, "w", encoding="utf-8") as stdout:
             process = subprocess.Popen(
-                self.command(problem, run_directory),
+                resume_command(begun) if begun else self.command(problem, run_directory, usd),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=subprocess.PIPE,
@@ -155,7 +189,9 @@ class OptimizeProcess:
             timed_out,
         )
 
-    def command(self, problem: BenchProblem, run_directory: Path) -> list[str]:
+    def command(
+        self, problem: BenchProblem, run_directory: Path, usd: float | None = None
+    ) -> list[str]:
         """The command line that runs a problem."""
         asked = self.settings
         options = {
@@ -164,15 +200,23 @@ class OptimizeProcess:
             "--memory": asked.memory,
             "--rounds": str(asked.rounds),
             "--minutes": str(asked.minutes),
+            "--candidates": str(asked.candidates),
             "--baselines": asked.baselines,
         }
         if asked.baseline_minutes is not None:
             options["--baseline-minutes"] = str(asked.baseline_minutes)
         if asked.target:
             options["--target"] = asked.target
+        if usd is not None and asked.authors:
+            options["--usd"] = f"{usd:.6f}"
         options["--out"] = str(run_directory)
-        words = [sys.executable, "-P", "-m", "kmem", "optimize", problem.path]
-        return [*words, *chain.from_iterable(options.items()), "--json"]
+        words = [*_KMEM, "optimize", problem.path, *chain.from_iterable(options.items())]
+        return [*words, *asked.authors, "--json"]
+
+
+def resume_command(run_id: str) -> list[str]:
+    """The command line that goes on with a run."""
+    return [*_KMEM, "runs", "resume", run_id, "--json"]
 
 
 def _follow(stderr: IO[str], log: Path, on_stage: Callable[[str, str], None]) -> None:

@@ -31,6 +31,8 @@ class Settings:
     minutes: float
     baselines: str = ",".join(BASELINES)
     baseline_minutes: float | None = None  # None: as long as the run
+    candidates: int = 12
+    authors: tuple[str, ...] = ()  # the words of --author and of its models; none: recipes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,14 @@ class Manifest:
     started_at: str  # ISO 8601, UTC
     commands: tuple[str, ...]
     problems: tuple[BenchProblem, ...]
+    usd: float | None = None  # what the language models of all problems may cost; None: no limit
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
         data = json.loads(text)
         problems = tuple(BenchProblem(**problem) for problem in data.pop("problems"))
         return cls(
-            settings=Settings(**data.pop("settings")),
+            settings=_settings(data.pop("settings")),
             commands=tuple(data.pop("commands")),
             problems=problems,
             **data,
@@ -82,7 +85,13 @@ class Manifest:
         }
         # others stay where they are
         in_order = sorted(problems.values(), key=lambda problem: problem_number(problem.name))
-        return replace(self, commands=self.commands + piece.commands, problems=tuple(in_order))
+        usd = self.usd if piece.usd is None else piece.usd
+        commands = self.commands + piece.commands
+        return replace(self, commands=commands, problems=tuple(in_order), usd=usd)
+
+
+def _settings(data: Mapping[str, object]) -> Settings:
+    return Settings(**{**data, "authors": tuple(data["authors"])})
 
 
 class BenchDirectory:

@@ -120,6 +120,12 @@ class Row:
         return self.result.get("unverified_faster", 0) if self.result else 0
 
     @property
+    def usd(self) -> float | None:
+        """What its language models cost; None without any, or where a price is unknown."""
+        usage = self.result.get("usage") if self.result else None
+        return usage[-1]["usd"] if usage and usage[-1]["calls"] else None
+
+    @property
     def bound_ms(self) -> float | None:
         return self.result["bound_ms"] if self.result else None
 

@@ -52,12 +52,17 @@ def run_problems(
     *,
     jobs: int,
     measured: bool,
+    may_start: Callable[[], bool] = lambda: True,
 ) -> list[Row]:
     """Run every problem that the directory has no row of, and return the rows of all.
 
     Rows are in the order of `problems`. `jobs` problems run at once. One that found no room beside
     others, that crashed or lost a process is run once more, alone, when all others have ended. Each
     row is on the disk before the next problem starts.
+
+    Args:
+        may_start: whether a further problem may be started; else those that run are waited for, and
+            the rest has no row.
 
     Raises:
         KeyboardInterrupt: after the problems that run have been ended. They have no row, those that
@@ -88,11 +93,17 @@ def run_problems(
 
     try:
         while pending or threads:
-            while pending and len(threads) < (jobs if pending[-1].key not in alone else 1):
+            while (
+                pending
+                and len(threads) < (jobs if pending[-1].key not in alone else 1)
+                and may_start()
+            ):
                 problem = pending.pop()
                 announce(problem, "start", "")
                 threads[problem.key] = threading.Thread(target=work, args=(problem,), daemon=True)
                 threads[problem.key].start()
+            if not threads:
+                break
             report = reports.get()
             problem = report.problem
             if isinstance(report.end, BaseException):
@@ -117,4 +128,4 @@ def run_problems(
             if thread.is_alive():  # the interrupt may have come before it was started
                 thread.join()
         raise
-    return [rows[problem.key] for problem in problems]
+    return [rows[problem.key] for problem in problems if problem.key in rows]

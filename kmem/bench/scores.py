@@ -39,6 +39,8 @@ class Scores:
     fast_2: float
     seconds: float  # of all problems, summed
     unverified_faster: int  # candidates timed faster than the answers and not verified, summed
+    usd: float | None = None  # of language models, summed; None where none was asked
+    usd_per_win: float | None = None
 
 
 def compute_scores(rows: Sequence[Row]) -> Scores | None:
@@ -46,6 +48,9 @@ def compute_scores(rows: Sequence[Row]) -> Scores | None:
     if not rows:
         return None
     ratios = [row.ratio for row in rows]
+
+    costs = [row.usd for row in rows if row.usd is not None]
+    usd, wins = sum(costs) if costs else None, sum(value > WIN for value in ratios)
 
     def share_above(ratio: float) -> float:
         return sum(value > ratio for value in ratios) / len(ratios)
@@ -55,7 +60,7 @@ def compute_scores(rows: Sequence[Row]) -> Scores | None:
         faster=sum(row.status is RowStatus.PASSED for row in rows),
         baseline_is_best=sum(row.status is RowStatus.BASELINE_IS_BEST for row in rows),
         failed=sum(row.failed for row in rows),
-        wins=sum(value > WIN for value in ratios),
+        wins=wins,
         geometric_mean=statistics.geometric_mean(ratios),
         median=statistics.median(ratios),
         mean=statistics.fmean(ratios),
@@ -64,4 +69,6 @@ def compute_scores(rows: Sequence[Row]) -> Scores | None:
         fast_2=share_above(2.0),
         seconds=round(sum(row.seconds for row in rows), 1),
         unverified_faster=sum(row.unverified_faster for row in rows),
+        usd=usd,
+        usd_per_win=usd / wins if usd is not None and wins else None,
     )

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.options.authors import needed_models, with_author
 from kmem.cli.options.bench import BenchOptions
 from kmem.cli.options.records import takes
+from kmem.plugins import Registry
 
 
 @click.command()
@@ -14,7 +16,10 @@ from kmem.cli.options.records import takes
 @click.option(
     "--json", "as_json", is_flag=True, help="Print manifest, scores and rows as one JSON object."
 )
-def bench(paths: tuple[Path, ...], options: BenchOptions, as_json: bool) -> None:
+@click.pass_obj
+def bench(
+    registry: Registry, paths: tuple[Path, ...], options: BenchOptions, as_json: bool
+) -> None:
     """Run `kmem optimize` on many problems and print how much was gained.
 
     PATH is a problem file, a directory of problems, or a KernelBench checkout as it is. Each
@@ -30,6 +35,10 @@ def bench(paths: tuple[Path, ...], options: BenchOptions, as_json: bool) -> None
     the shares of all problems with a ratio above 1, 1.2 and 2. Without a GPU all times are
     estimates, labelled so, and never share a directory with measured ones.
 
+    With -m language models write, too. A run that asked them goes on where it was killed, so that
+    no answer is paid for twice. --usd ends the bench when what is left does not pay for a further
+    problem; the same command with a higher one goes on.
+
     With --record nothing is searched for: some settings of every recipe that matches are compiled,
     checked and timed once, and kept with their verdicts, so that searches can be repeated without a
     GPU. --minutes-per-problem then limits the judging, and the same command goes on after a kill. A
@@ -38,6 +47,8 @@ def bench(paths: tuple[Path, ...], options: BenchOptions, as_json: bool) -> None
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """
     if options.record is None:
+        options = with_author(options)
+        needed_models(registry, options)
         from kmem.cli.actions.bench import run_bench  # loads torch
 
         run_bench(paths, options, as_json=as_json)

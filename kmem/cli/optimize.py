@@ -1,19 +1,15 @@
 """`kmem optimize`: the main job."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
-from kmem.cli.options.models import choose_models
+from kmem.cli.options.authors import needed_models, with_author
 from kmem.cli.options.records import takes
 from kmem.cli.options.run import RunOptions
 from kmem.cli.page_beside import page_beside
-from kmem.explore.models.roles import check_models
 from kmem.plugins import Registry
-from kmem.records import ModelChoice
 
 
 @click.command()
@@ -44,9 +40,8 @@ def optimize(
     beside it and the three fastest kernels in top_kernels/. Exit code 0: a verified kernel was
     produced; 3: nothing beat the best baseline; 130: interrupted, and `kmem runs resume` goes on.
     """
-    options = _completed(options)
-    models = _models(registry, options)
-    check_models(models, registry.providers)
+    options = with_author(options)
+    models = needed_models(registry, options)
     from kmem.cli.actions.optimize import execute_run, make_run, run_settings  # loads torch
 
     if shapes is not None:
@@ -54,38 +49,9 @@ def optimize(
             raise click.UsageError("--ui opens on one run; for --shapes start kmem ui beside it")
         from kmem.cli.actions.shapes import execute_shapes
 
-        execute_shapes(problem, shapes, run_settings(options, models), registry, as_json=as_json)
+        settings = run_settings(problem, options, models)
+        execute_shapes(problem, shapes, settings, registry, as_json=as_json)
         return
     run = make_run(problem, options, models)
     with page_beside(run) if ui else nullcontext():
         execute_run(run, registry, as_json=as_json)
-
-
-def _completed(options: RunOptions) -> RunOptions:
-    """The options with the author that a model given alone asks for."""
-    source = click.get_current_context().get_parameter_source
-    if source("models") is not ParameterSource.COMMANDLINE:
-        return options
-    if source("author") is not ParameterSource.DEFAULT:
-        return options
-    click.echo("-m names a language model: --author both", err=True)
-    return replace(options, author="both")
-
-
-def _models(registry: Registry, options: RunOptions) -> tuple[ModelChoice, ...]:
-    """The models that authors need.
-
-    Raises UsageError if authors and models do not fit.
-    """
-    if "llm" in options.authors:
-        if not options.models.models:
-            raise click.UsageError(
-                f"--author {options.author} needs a language model: give one with -m"
-            )
-        return choose_models(options.models, registry.providers)
-    if click.get_current_context().get_parameter_source("models") is ParameterSource.COMMANDLINE:
-        raise click.UsageError(
-            "-m names a language model, but --author recipes asks none: add --author llm or "
-            "--author both"
-        )
-    return ()

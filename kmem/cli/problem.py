@@ -27,11 +27,11 @@ def problem() -> None:
 def new(registry: Registry, what: str, out: Path | None, options: ModelOptions) -> None:
     """Write a problem file; a file that is there stays.
 
-    A name that ends in .py becomes a file to start from: a module, the inputs it is run on, and what each part is
-    for. A DESCRIPTION in words, such as "fused RMSNorm over the last dimension of bf16[32, 4096,
-    8192] with a residual", becomes that problem: with -m a language model writes it, without one it
-    is read for operators and sizes that kmem knows, and what is missing is asked for on a terminal.
-    The file is shown and checked.
+    A name that ends in .py becomes a file to start from: a module, the inputs it is run on, and
+    what each part is for. A DESCRIPTION in words, such as "fused RMSNorm over the last dimension of
+    bf16[32, 4096, 8192] with a residual", becomes that problem: with -m a language model writes it,
+    without one it is read for operators and sizes that kmem knows, and what is missing is asked for
+    on a terminal. The file is shown and checked.
     """
     if what.endswith(".py"):
         from kmem.cli.actions.problem import write_template

@@ -15,9 +15,12 @@ from kmem.cli.options.past_runs import RunFilter, read_moment
 from kmem.cli.options.records import nested, option, takes
 from kmem.cli.past_runs import compare, diff, prune
 from kmem.cli.rounds import describe_whole_round, read_whole_round, whole_round_data
+from kmem.explore.models.cost.budget import Spending
+from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.records import Attempt
+from kmem.records import Attempt, Budget
+from kmem.run.costs import count_wins, describe_costs
 from kmem.run.directory import default_run_directory
 from kmem.run.first_screen import summarise
 from kmem.serialize import to_data
@@ -95,10 +98,13 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
         entry = memory.run_entries.one(run.id)
         attempts = memory.runs.attempts(run.id)
         diagnoses = memory.runs.diagnoses(run.id)
+        usage = Spending(Budget(), RunArchive(memory.path, run.id)).usage()
     if as_json:
         data = entry_data(entry) | {
             "diagnoses": [to_data(entry) for entry in diagnoses],
             "attempts": [to_data(attempt) for attempt in attempts],
+            "usage": [to_data(row) for row in usage],
+            "wins": count_wins(attempts),
         }
         click.echo(json.dumps(data))
         return
@@ -113,6 +119,8 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
         click.echo(f"round {entry.round}: {entry.diagnosis.summary}")
     for place, attempt in enumerate(attempts, 1):
         click.echo(f"{place:4} {_describe_attempt(attempt)}")
+    for line in describe_costs(usage, attempts):
+        click.echo(line)
     if entry.result is not None:
         show_picture(Console(), entry.result, attempts)
         click.echo(summarise(entry.result))

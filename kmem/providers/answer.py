@@ -31,6 +31,7 @@ class Answer:
         self.model = request.model
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
+        self.cached_tokens = self.written_tokens = 0  # of the input, in the provider's cache
         self.stop: StopReason | None = None
         self._request = request
         self._base_url = base_url
@@ -100,7 +101,8 @@ class Answer:
             )
         # answers are archived, and a relay may repeat what it was sent
         text = redact_answer(_whole_characters("".join(self._pieces)))
-        return Completion(text, self.model, *counts, stop)
+        kept = (self.cached_tokens, self.written_tokens) if counts[0] else (0, 0)
+        return Completion(text, self.model, *counts, stop, *kept)
 
 
 def _whole_characters(text: str) -> str:

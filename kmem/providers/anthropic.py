@@ -41,7 +41,7 @@ class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
             message.text for message in request.messages if message.role == "system"
         )
         if system:
-            settings["system"] = system
+            settings["system"] = [_cached(system)]
         # In the body as they are: SDK 2 has no parameter for a temperature, which only its older
         # models take, and SDK 0 none for effort.
         extra: dict[str, object] = {}
@@ -51,11 +51,7 @@ class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
             extra["output_config"] = {"effort": request.effort}
         return client.messages.create(
             model=request.model,
-            messages=[
-                {"role": message.role, "content": message.text}
-                for message in request.messages
-                if message.role != "system"
-            ],
+            messages=_turns(request),
             max_tokens=request.max_output_tokens,
             stream=True,
             extra_body=extra,
@@ -78,6 +74,30 @@ class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
         return [model.id for model in client.models.list(limit=1000, timeout=timeout)]
 
 
+def _cached(text: str) -> dict[str, object]:
+    """A block of text up to the end of which the prompt is kept for the questions that follow.
+
+    Source: `cache_control` of TextBlockParam in the SDK's types; for five minutes from its last
+    use. A prompt that is too short to be cached is taken as it is.
+    """
+    return {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
+
+
+def _turns(request: ModelRequest) -> list[dict[str, object]]:
+    """The messages beside the system's; the first one is cut where its stable part ends."""
+    turns: list[dict[str, object]] = [
+        {"role": message.role, "content": message.text}
+        for message in request.messages
+        if message.role != "system"
+    ]
+    if request.stable_chars and turns:
+        text = str(turns[0]["content"])
+        stable, rest = text[: request.stable_chars], text[request.stable_chars :]
+        tail = [{"type": "text", "text": rest}] if rest.strip() else []
+        turns[0]["content"] = [_cached(stable), *tail]
+    return turns
+
+
 def _read_usage(usage: "Usage | MessageDeltaUsage", answer: Answer) -> None:
     """Add the counts of an event, whose input is the sum of three kinds.
 
@@ -86,6 +106,8 @@ def _read_usage(usage: "Usage | MessageDeltaUsage", answer: Answer) -> None:
     kinds = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
     answer.input_tokens = max(answer.input_tokens or 0, sum(tokens or 0 for tokens in kinds))
     answer.output_tokens = usage.output_tokens
+    answer.written_tokens = max(answer.written_tokens, usage.cache_creation_input_tokens or 0)
+    answer.cached_tokens = max(answer.cached_tokens, usage.cache_read_input_tokens or 0)
 
 
 #: Source: `StopReason` in the SDK's types; every other reason means that the model was done.

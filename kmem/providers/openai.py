@@ -60,6 +60,11 @@ class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
         if event.usage is not None:
             answer.input_tokens = event.usage.prompt_tokens
             answer.output_tokens = event.usage.completion_tokens
+            # prefixes are cached unasked; servers without that leave the details out
+            details = event.usage.prompt_tokens_details
+            if details is not None:
+                answer.cached_tokens = details.cached_tokens or 0
+                answer.written_tokens = getattr(details, "cache_write_tokens", None) or 0
         for choice in event.choices:
             answer.write(choice.delta.content or "")
             if choice.delta.refusal:

@@ -38,6 +38,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - conclude.py: the end of a run: its winner kept, and what came of it.
 - finished.py: a finished run as its report tells it, with its counts.
 - first_screen.py: the verdict, how the kernel is used, what limits it, what to try next.
+- costs.py: what the language models of a run cost, by role and for each win.
 - convergence.py: the plot of a run.
 - starting.py: what became of the user's own kernel, where a run started from one.
 - outlook.py: the end of a report: why a run stopped, and what would be tried next.

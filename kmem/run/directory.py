@@ -67,13 +67,13 @@ def seen_state(state: RunState, root: Path) -> str:
 
 def remove_run_directory(root: Path, run: Run) -> bool:
     """Remove the directory of a run with all that is in it; False if it is not this run's."""
-    if _owner_of(root) != run.id:
+    if owner_of(root) != run.id:
         return False
     shutil.rmtree(root, ignore_errors=True)
     return True
 
 
-def _owner_of(root: Path) -> str | None:
+def owner_of(root: Path) -> str | None:
     """The id of the run whose directory this is; None if it is nobody's."""
     try:
         data = json.loads((root / _OWNER).read_text(encoding="utf-8"))
@@ -121,7 +121,7 @@ class RunDirectory:
         with self._lock() as lock:
             self._refuse_others(run)  # who held the lock until now may have made it its own
             lock.seek(0)
-            if lock.read() and _owner_of(self.root) == run.id:
+            if lock.read() and owner_of(self.root) == run.id:
                 kills = [*self.kills(), datetime.now(UTC).isoformat(timespec="seconds")]
                 self.write_text(_KILLS, "".join(f"{line}\n" for line in kills))
             lock.truncate(0)
@@ -153,7 +153,7 @@ class RunDirectory:
 
     def _refuse_others(self, run: Run) -> None:
         """Refuse a directory whose files this run would overwrite."""
-        owner = _owner_of(self.root)
+        owner = owner_of(self.root)
         found = [name for name in _RESULTS if (self.root / name).exists()]
         if owner == run.id or not found:  # a run that was killed before its first result has none
             return
@@ -164,7 +164,7 @@ class RunDirectory:
 
     def abandon(self, run: Run) -> None:
         """Take away what a run that never began has left: its mark and the directories it made."""
-        if _owner_of(self.root) == run.id:
+        if owner_of(self.root) == run.id:
             (self.root / _OWNER).unlink()
             (self.root / DIARY).unlink(missing_ok=True)
         with suppress(OSError):  # not empty: somebody else's files

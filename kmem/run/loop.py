@@ -75,8 +75,9 @@ def optimize(
         )
         parts.baselines.start(parts.announce)
         reason = _go_through_rounds(parts, authors, remembered)
-        if authors.complaint:
-            reason += f"; {authors.complaint}"
+        for remark in (authors.complaint, authors.spent):
+            if remark and remark not in reason:
+                reason += f"; {remark}"
         if session.present:  # the verdicts are waited for
             threading.Thread(target=load_plotting, daemon=True).start()
         blank = describe_situation(parts, run.budget.rounds, remembered)

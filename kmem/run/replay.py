@@ -19,7 +19,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kmem.devices import resolve_target
-from kmem.errors import BudgetExhausted, KmemError, OutOfTime, ProfilerError, ReplayError
+from kmem.errors import (
+    BUDGET_SPENT,
+    BudgetExhausted,
+    KmemError,
+    OutOfTime,
+    ProfilerError,
+    ReplayError,
+)
 from kmem.interfaces import (
     Completion,
     CompletionKey,
@@ -50,10 +57,6 @@ from kmem.run.loop import optimize
 from kmem.run.progress import Announce, Event
 from kmem.run.recall import read_rungs, write_rungs
 from kmem.run.session import Session, open_session
-
-#: How BudgetExhausted begins (explore/models/cost/budget.py); the figures after it depend on the
-#: order of questions side by side.
-_BUDGET_SPENT = "The budget for language models is spent"
 
 
 class RecordedClock(Clock):
@@ -195,7 +198,7 @@ class RecordedAnswers:
         if record is None and self._clock.is_running_out:
             raise OutOfTime(f"{_question(key)} was not answered in time")
         if record is None and self._is_limited:
-            raise BudgetExhausted(f"{_BUDGET_SPENT}: {_question(key)} was not put")
+            raise BudgetExhausted(f"{BUDGET_SPENT}: {_question(key)} was not put")
         if record is None:
             raise ReplayError(f"{_question(key)} is put now, and was not then")
         if (record.request.model, record.request.messages) != (request.model, request.messages):
@@ -352,7 +355,7 @@ def _compare_ends(memory: Memory, scratch: Memory, then: RunResult, now: RunResu
     if memory.runs.lessons(then.run) != scratch.runs.lessons(then.run):
         found.append("the lessons differ")
     if then.reason != now.reason and not (
-        _BUDGET_SPENT in then.reason and _BUDGET_SPENT in now.reason
+        BUDGET_SPENT in then.reason and BUDGET_SPENT in now.reason
     ):
         found.append(f"it stopped now because {now.reason}, and then because {then.reason}")
     if then.best != now.best:

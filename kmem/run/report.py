@@ -7,14 +7,15 @@ from kmem.explore.models.cost.usage import Usage, total_usage
 from kmem.memory.runs.runs import RoundDiagnosis, Verdict
 from kmem.records import Attempt, Baseline, Status, Timing
 from kmem.run.convergence import draw_convergence
+from kmem.run.costs import count_wins, usd_per_win
 from kmem.run.directory import RunDirectory
 from kmem.run.finished import FinishedRun, count_judged, why_not_tried
 from kmem.run.first_screen import describe_knobs, render_first_screen
 from kmem.run.outlook import describe_outlook
 
 _USAGE_HEAD = (
-    "| role | model | calls | input tokens | output tokens | USD |",
-    "|---|---|---|---|---|---|",
+    "| role | model | calls | input tokens | cached | output tokens | USD | wins | USD per win |",
+    "|---|---|---|---|---|---|---|---|---|",
 )
 _ATTEMPTS_HEAD = (
     "| # | round | kernel | from | move | skill | knobs | status | ms | vs parent | why |",
@@ -51,7 +52,14 @@ def render_report(finished: FinishedRun, *, plotted: bool) -> str:
         ]
     if finished.usage:
         lines += ["", "## Language models", "", *_USAGE_HEAD]
-        lines += [_usage_row(row) for row in (*finished.usage, total_usage(finished.usage))]
+        wins = count_wins(finished.attempts)
+        lines += [_usage_row(row, wins.get(row.role)) for row in finished.usage]
+        lines += [_usage_row(total_usage(finished.usage), sum(wins.values()))]
+        lines += [
+            "",
+            "A win is a kernel that passed and was faster than what it started from; a first "
+            "kernel starts from nothing.",
+        ]
     lines += ["", "## Attempts", "", *_ATTEMPTS_HEAD]
     lines += [
         _attempt_row(number, each, finished.verdicts.get(each.candidate.kernel.hash))
@@ -148,12 +156,14 @@ def _baseline_row(baseline: Baseline) -> str:
     )
 
 
-def _usage_row(row: Usage) -> str:
+def _usage_row(row: Usage, wins: int | None) -> str:
     uncounted = f" ({row.uncounted} without counts)" if row.uncounted else ""
     usd = f"{row.usd:.4f}" if row.usd is not None else "price unknown"
+    each = usd_per_win(row.usd, wins or 0)
     return (
         f"| {row.role} | {row.model} | {row.calls}{uncounted} | {row.input_tokens} | "
-        f"{row.output_tokens} | {usd} |"
+        f"{row.cached_tokens} | {row.output_tokens} | {usd} | {'' if wins is None else wins} | "
+        f"{f'{each:.4f}' if each is not None else ''} |"
     )
 
 

@@ -20,6 +20,7 @@ from kmem.bench.page import (
 )
 from kmem.bench.problems import BenchProblem, find_problems
 from kmem.bench.process import OptimizeProcess, visible_gpus
+from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
 from kmem.bench.rows import Row
 from kmem.bench.schedule import run_problems
@@ -27,9 +28,15 @@ from kmem.bench.scores import compute_scores
 from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.display.bench import BenchDisplay
 from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_SOME_FAILED
+from kmem.cli.options.authors import author_words
 from kmem.cli.options.bench import BenchOptions
 from kmem.devices import resolve_target
-from kmem.run.directory import default_run_directory
+from kmem.errors import MemoryStoreError
+from kmem.explore.models.cost.budget import Spending
+from kmem.memory.runs.conversations import RunArchive
+from kmem.memory.store import Memory
+from kmem.records import Budget
+from kmem.run.directory import default_run_directory, owner_of
 from kmem.run.session import versions
 
 
@@ -41,7 +48,26 @@ def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) 
     with interrupt_on_termination(), BenchDirectory(root) as directory:
         directory.write_manifest(manifest)
         click.echo(f"bench of {len(problems)} problems in {root}", err=True)
-        runner = OptimizeProcess(manifest.settings, root.resolve(), places, jobs=options.jobs)
+        at_once = options.jobs * (options.gpus or 1)
+        runs = root.resolve() / "runs"
+        purse = (
+            Purse(
+                manifest.usd,
+                problems,
+                lambda problem: spent_usd(runs / problem.key),
+                jobs=at_once,
+            )
+            if manifest.usd is not None
+            else None
+        )
+        runner = OptimizeProcess(
+            manifest.settings,
+            root.resolve(),
+            places,
+            jobs=options.jobs,
+            purse=purse,
+            find_begun=find_begun,
+        )
         try:
             with BenchDisplay(manifest) as show:
                 run_problems(
@@ -49,8 +75,9 @@ def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) 
                     runner,
                     directory,
                     show,
-                    jobs=options.jobs * (options.gpus or 1),
+                    jobs=at_once,
                     measured=manifest.measured,
+                    may_start=lambda: purse is None or not purse.is_empty,
                 )
         except KeyboardInterrupt:
             print_results(directory, manifest, as_json=as_json)
@@ -58,8 +85,41 @@ def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) 
             click.echo(f"\nInterrupted. What is finished is kept: {again}", err=True)
             raise SystemExit(EXIT_INTERRUPTED) from None
         rows = print_results(directory, manifest, as_json=as_json)
+        if purse is not None and len(rows) < len(problems):
+            click.echo(_explain_end(purse, len(problems) - len(rows), manifest, root), err=True)
     if any(row.failed for row in rows):
         raise SystemExit(EXIT_SOME_FAILED)
+
+
+def _explain_end(purse: Purse, left: int, manifest: Manifest, root: Path) -> str:
+    """Why the bench ended before its last problem, and how it goes on."""
+    again = f"kmem bench --resume {shlex.quote(str(root))} --usd MORE"
+    return (
+        f"The budget for language models is spent: {purse.spent:.4f} of {manifest.usd:g} USD, "
+        f"which does not pay for a further problem. {left} problems have no row; go on with: "
+        f"{again}"
+    )
+
+
+def find_begun(directory: Path) -> str | None:
+    """The id of the run in a directory, if memory knows it, so that it can be resumed."""
+    run_id = owner_of(directory)
+    if run_id is None:
+        return None
+    try:
+        with Memory.to_read() as memory:
+            return run_id if memory.runs.has(run_id) else None
+    except MemoryStoreError:
+        return None
+
+
+def spent_usd(directory: Path) -> float:
+    """What the language models of the run in a directory have cost so far."""
+    run_id = find_begun(directory)
+    if run_id is None:
+        return 0.0
+    with Memory.to_read() as memory:
+        return Spending(Budget(), RunArchive(memory.path, run_id)).spent_usd
 
 
 def _new_root() -> Path:
@@ -90,6 +150,8 @@ def describe_bench(
             options.minutes,
             ",".join(options.timing.baselines),
             options.timing.baseline_minutes,
+            options.candidates,
+            author_words(options),
         )
         problems = find_problems(paths, options.level, options.only)
     elif earlier is not None:
@@ -110,6 +172,7 @@ def describe_bench(
         datetime.now(UTC).isoformat(timespec="seconds"),
         (shlex.join(["kmem", *sys.argv[1:]]),),
         tuple(problems),
+        options.usd,
     )
     return (earlier.extend(piece, root) if earlier else piece), piece.problems
 

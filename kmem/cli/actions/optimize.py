@@ -40,8 +40,10 @@ from kmem.run.starting import describe_start
 _say = partial(click.echo, err=True)
 
 
-def run_settings(options: RunOptions, models: tuple[ModelChoice, ...]) -> RunSettings:
-    """What the options tell a run."""
+def run_settings(
+    problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]
+) -> RunSettings:
+    """What the options tell a run. Raises CaseError: if the given kernel is none."""
     return RunSettings(
         options.budget,
         options.contract.contract,
@@ -63,7 +65,7 @@ def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]
 
     Raises ProblemError, and TargetError for its device.
     """
-    return new_run(problem, run_settings(options, models))
+    return new_run(problem, run_settings(problem, options, models))
 
 
 def _start(problem: Path, options: RunOptions) -> Kernel:

@@ -3,6 +3,7 @@
 - records.py: how a record declares its options and a command takes it.
 - contract.py: what several commands ask in the same words: precision, purity, target, memory.
 - models.py: which language model plays which role, and the grammar of those options.
+- authors.py: who writes kernels, and the models that they need.
 - baselines.py: which baselines a kernel must beat, and how long timing them may take.
 - budget.py: how many rounds and minutes a search may take.
 - stages.py: what the stages by hand and the look at a problem can be told.

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.options.authors import author_option
 from kmem.cli.options.baselines import BaselineOptions
 from kmem.cli.options.budget import minutes_option, rounds_option
 from kmem.cli.options.contract import ContractOptions, memory_option, target_option
+from kmem.cli.options.models import ModelOptions
 from kmem.cli.options.records import nested, option
 
 
@@ -31,6 +33,21 @@ class BenchOptions:
     memory_mode: str = memory_option()
     rounds: int = rounds_option("Rounds after the first, for each problem.")
     minutes: float = minutes_option("--minutes-per-problem", "Wall-clock budget of each")
+    candidates: int = option(
+        "--candidates",
+        type=click.IntRange(min=1),
+        default=12,
+        show_default=True,
+        help="Candidates of a round, about.",
+    )
+    author: str = author_option()
+    models: ModelOptions = nested(ModelOptions)
+    usd: float | None = option(
+        "--usd",
+        type=click.FloatRange(min=0),
+        help="Most that the language models of the whole bench may cost; it then ends with the "
+        "problems that it has. Default: no limit.",
+    )
     timing: BaselineOptions = nested(BaselineOptions)
     root: Path | None = option(
         "--resume",

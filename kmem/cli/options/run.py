@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.options.authors import AUTHORS, author_option
 from kmem.cli.options.baselines import BaselineOptions
 from kmem.cli.options.budget import minutes_option, rounds_option
 from kmem.cli.options.contract import (
@@ -17,9 +18,6 @@ from kmem.cli.options.contract import (
 from kmem.cli.options.models import ModelOptions
 from kmem.cli.options.records import nested, option
 from kmem.records import Budget, Strategy
-
-#: Who writes kernels, by what --author says, in the order in which they seed.
-AUTHORS = {"recipes": ("recipes",), "llm": ("llm",), "both": ("recipes", "llm")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +40,7 @@ class RunOptions:
     mode: str | None = mode_option()
     contract: ContractOptions = nested(ContractOptions)
     memory_mode: str = memory_option()
-    author: str = option(
-        "--author",
-        type=click.Choice(list(AUTHORS)),
-        default="recipes",
-        show_default=True,
-        help="Who writes kernels: executable skills, language models (needs -m), or both: recipes "
-        "seed and models go on.",
-    )
+    author: str = author_option()
     models: ModelOptions = nested(ModelOptions)
     start: Path | None = option(
         "--from",

@@ -14,7 +14,7 @@ from kmem.explore.models.answers.blocks import encodable
 from kmem.explore.models.answers.malformed import Malformed
 from kmem.explore.models.complaints import Complaints
 from kmem.explore.models.cost.budget import Spending
-from kmem.explore.models.prompts.message import estimate_tokens
+from kmem.explore.models.prompts.message import estimate_tokens, stable_chars
 from kmem.explore.models.roles import Role, choose_models
 from kmem.interfaces import (
     Completion,
@@ -178,6 +178,7 @@ class Conversation:
             temperature=_warmed(choice.temperature, about.warmer),
             effort=choice.effort,
             base_url=choice.base_url,
+            stable_chars=stable_chars(messages[1].text),
         )
         paid = self._spending.pay(key, self._context.providers[choice.provider], request)
         completion = replace(paid.completion, text=encodable(paid.completion.text))

@@ -27,7 +27,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kmem.errors import AnswerLost, BudgetExhausted, Interrupted, PriceError, ProviderError
+from kmem.errors import (
+    BUDGET_SPENT,
+    AnswerLost,
+    BudgetExhausted,
+    Interrupted,
+    PriceError,
+    ProviderError,
+)
 from kmem.explore.models.cost.prices import (
     PICODOLLARS,
     Price,
@@ -108,7 +115,7 @@ class _Reservation:
     def picodollars(self) -> int:
         if self.price is None:
             return 0
-        return self.price.picodollars(self.input_bound, self.request.max_output_tokens)
+        return self.price.worst_picodollars(self.input_bound, self.request.max_output_tokens)
 
     @property
     def usd(self) -> float | None:
@@ -240,12 +247,18 @@ class Spending:
             worst = input_token_bound(request.messages) + request.max_output_tokens
             self._book_uncounted(record.key.role, request.model, worst, picodollars)
         else:
-            self._book_counted(record.key.role, request.model, counts, picodollars)
+            cached = record.completion.cached_tokens
+            self._book_counted(record.key.role, request.model, counts, cached, picodollars)
 
     def _book_counted(
-        self, role: str, model: str, counts: tuple[int, int], picodollars: int | None
+        self,
+        role: str,
+        model: str,
+        counts: tuple[int, int],
+        cached_tokens: int,
+        picodollars: int | None,
     ) -> None:
-        self._accounts.add_counted(role, model, counts, picodollars)
+        self._accounts.add_counted(role, model, counts, picodollars, cached_tokens)
         self._spend(sum(counts), picodollars)
 
     def _book_uncounted(self, role: str, model: str, tokens: int, picodollars: int | None) -> None:
@@ -290,14 +303,14 @@ class Spending:
         """
         room = min(asked.request.max_output_tokens, self._tokens_left - asked.input_bound)
         if asked.price is not None:
-            left = self._picodollars_left - asked.price.picodollars(asked.input_bound, 0)
+            left = self._picodollars_left - asked.price.worst_picodollars(asked.input_bound, 0)
             if left < 0:  # not even the input can be paid for, whatever the output costs
                 room = 0
             elif asked.price.output_picodollars:
                 room = min(room, left // asked.price.output_picodollars)
         if room < min(MIN_OUTPUT_TOKENS, asked.request.max_output_tokens):
             raise BudgetExhausted(
-                f"The budget for language models is spent: {self._standing()} left, and the next "
+                f"{BUDGET_SPENT}: {self._standing()} left, and the next "
                 f"question may take {asked.tokens} tokens; raise --tokens or --usd"
             )
         return replace(asked, request=replace(asked.request, max_output_tokens=room))
@@ -335,12 +348,13 @@ class Spending:
         price = reservation.price
         counts = None if completion is None else _counts(completion)
         with self._settled:
-            if counts is None:
+            if completion is None or counts is None:
                 cost = reservation.picodollars if price else None
                 self._book_uncounted(role, model, reservation.tokens, cost)
             else:
-                cost = price.picodollars(*counts) if price else None
-                self._book_counted(role, model, counts, cost)
+                kept = completion.cached_tokens, completion.written_tokens
+                cost = price.picodollars(*counts, *kept) if price else None
+                self._book_counted(role, model, counts, kept[0], cost)
                 if sum(counts) > reservation.tokens:
                     logger.warning(
                         "%s used %d tokens where %d were allowed",

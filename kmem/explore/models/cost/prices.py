@@ -43,9 +43,14 @@ class Price:
     base_url: str | None = None  # None: at any
     up_to_input_tokens: int | None = None  # a longer prompt costs more than this entry says
     note: str = ""
+    # of input tokens that come from the provider's cache, and that it puts there; None: as input
+    usd_per_million_cached: float | None = None
+    usd_per_million_written: float | None = None
 
     def __post_init__(self) -> None:
-        for usd in (self.usd_per_million_input, self.usd_per_million_output):
+        given = (self.usd_per_million_cached, self.usd_per_million_written)
+        named = [usd for usd in given if usd is not None]
+        for usd in (self.usd_per_million_input, self.usd_per_million_output, *named):
             if not usd >= 0 or (Decimal(str(usd)) * 10**6) % 1:
                 raise ValueError(
                     f"price {usd} of {self.model} must be 0 or more, with at most six decimals"
@@ -54,16 +59,37 @@ class Price:
     @property
     def input_picodollars(self) -> int:
         """Per token."""
-        return int(Decimal(str(self.usd_per_million_input)) * 10**6)
+        return _per_token(self.usd_per_million_input)
 
     @property
     def output_picodollars(self) -> int:
         """Per token."""
-        return int(Decimal(str(self.usd_per_million_output)) * 10**6)
+        return _per_token(self.usd_per_million_output)
 
-    def picodollars(self, input_tokens: int, output_tokens: int) -> int:
-        """Cost of one call."""
-        return input_tokens * self.input_picodollars + output_tokens * self.output_picodollars
+    def picodollars(
+        self, input_tokens: int, output_tokens: int, cached_tokens: int = 0, written_tokens: int = 0
+    ) -> int:
+        """Cost of one call; cached and written tokens are among those of the input."""
+        plain = input_tokens - cached_tokens - written_tokens
+        return (
+            plain * self.input_picodollars
+            + cached_tokens * self._or_input(self.usd_per_million_cached)
+            + written_tokens * self._or_input(self.usd_per_million_written)
+            + output_tokens * self.output_picodollars
+        )
+
+    def worst_picodollars(self, input_tokens: int, output_tokens: int) -> int:
+        """The most that one call can cost, whatever of its input the provider caches."""
+        highest = max(self.input_picodollars, self._or_input(self.usd_per_million_written))
+        return input_tokens * highest + output_tokens * self.output_picodollars
+
+    def _or_input(self, usd: float | None) -> int:
+        return self.input_picodollars if usd is None else _per_token(usd)
+
+
+def _per_token(usd_per_million: float) -> int:
+    """Picodollars of one token."""
+    return int(Decimal(str(usd_per_million)) * 10**6)
 
 
 class PriceTable:

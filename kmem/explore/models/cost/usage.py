@@ -26,6 +26,7 @@ class Usage:
     output_tokens: int = 0
     uncounted: int = 0
     usd: float | None = 0.0
+    cached_tokens: int = 0  # of the input: read from the provider's cache
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class _Account:
     output_tokens: int = 0
     uncounted: int = 0
     picodollars: int | None = 0
+    cached_tokens: int = 0
 
 
 class Accounts:
@@ -46,12 +48,18 @@ class Accounts:
         self._rows: dict[tuple[str, str], _Account] = {}
 
     def add_counted(
-        self, role: str, model: str, counts: tuple[int, int], picodollars: int | None
+        self,
+        role: str,
+        model: str,
+        counts: tuple[int, int],
+        picodollars: int | None,
+        cached_tokens: int = 0,
     ) -> None:
         """Add a call with its input and output tokens; picodollars None if the price is unknown."""
         row = self._add_call(role, model, picodollars)
         row.input_tokens += counts[0]
         row.output_tokens += counts[1]
+        row.cached_tokens += cached_tokens
 
     def add_uncounted(self, role: str, model: str, picodollars: int | None) -> None:
         """Add a call whose tokens nobody counted."""
@@ -68,6 +76,7 @@ class Accounts:
                 row.output_tokens,
                 row.uncounted,
                 to_usd(row.picodollars),
+                row.cached_tokens,
             )
             for (role, model), row in self._rows.items()
         )
@@ -93,4 +102,5 @@ def total_usage(rows: Sequence[Usage]) -> Usage:
         output_tokens=sum(row.output_tokens for row in rows),
         uncounted=sum(row.uncounted for row in rows),
         usd=None if None in costs else to_usd(sum(costs)),
+        cached_tokens=sum(row.cached_tokens for row in rows),
     )

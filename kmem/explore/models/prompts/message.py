@@ -5,12 +5,15 @@ make the sections; nothing here knows what they say. Everything is deterministic
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from kmem.explore.models.roles import Role
 
+#: The section that ends what is the same in all questions of a run.
+LAST_STABLE = "Device and bound"
 #: For an estimate on the high side, before anything is sent; budgets are charged with the
 #: provider's own counts. English has about 4 characters a token; 3 leaves room for code. Source:
 #: OpenAI, "What are tokens and how to count them?".
@@ -98,6 +101,16 @@ def fit_prompt(role: Role, system: str, sections: Sequence[Section], *, reserved
         _render(section.title, section.texts[step])
         for section, step in zip(sections, steps, strict=True)
     ).rstrip("\n")
+
+
+def stable_chars(user: str) -> int:
+    """The characters of a user message that other questions of its role in the run begin with.
+
+    The module, its graph and the device come first and stay; what follows changes with every round.
+    """
+    found = re.search(rf"^## {re.escape(LAST_STABLE)}$", user, re.MULTILINE)
+    behind = re.search(r"^## ", user[found.end() :], re.MULTILINE) if found else None
+    return found.end() + behind.start() if found and behind else 0
 
 
 def _render(title: str, text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kmem.explore.models.answers.schema import short_hash
 from kmem.explore.models.prompts.excerpts import kernel_excerpt
-from kmem.explore.models.prompts.message import Section, Worth
+from kmem.explore.models.prompts.message import LAST_STABLE, Section, Worth
 from kmem.explore.models.prompts.rendering import describe_result, fenced
 from kmem.interfaces import Situation
 from kmem.problem.bound import node_cost_ms
@@ -95,7 +95,7 @@ def device_section(situation: Situation) -> Section:
             f"MB{f' and do {work}' if work else ''}: at least {bound.time_ms:.4g} ms, limited by "
             f"{bound.limiter}."
         )
-    return Section("Device and bound", ("\n".join(lines),), Worth.TASK)
+    return Section(LAST_STABLE, ("\n".join(lines),), Worth.TASK)
 
 
 def _is_split(situation: Situation, bound: Bound) -> bool:
