@@ -8,6 +8,7 @@ import pytest
 
 from kmem.deploy.package import export_package
 from tests.shipped_runs import KERNEL, finished_run
+from tests.test_codegen_emitted import CASES, PROBLEM, emitted
 
 TRACE = '''
 import importlib
@@ -43,9 +44,12 @@ for name in sys.argv[1:]:
     package = importlib.import_module(name)
     operator = package.operator(package.ENTRIES[0])
     with FakeTensorMode(), torch.no_grad():
-        x, weight = torch.empty(6, 64, device="cuda"), torch.empty(64, device="cuda")
-        call = aot_function(lambda x, w: operator([x + 1], [w]), keep, inference_compiler=keep)
-        print(name, operator.is_traced, tuple(call(x, weight).shape))
+        x, *state = (
+            torch.empty(each.shape, device="cuda")
+            for each in (*operator.entry.inputs, *operator.entry.state)
+        )
+        call = aot_function(lambda x, *s: operator([x + 1], s), keep, inference_compiler=keep)
+        print(name, operator.is_traced, tuple(call(x, *state).shape))
 '''
 PACKAGES = {
     "plain": ("", ""),
@@ -53,6 +57,9 @@ PACKAGES = {
     "value": ("out = torch", "assert x.sum().item() < 9e9\n        out = torch"),
     "alias": ("return out", "return out if out is x else x"),
 }
+
+#: Skills whose kernels go through handles, and one that splits its weights ahead.
+EMITTED = ("row-norm", "fuse-pointwise-chain", "tile-matmul", "split-fp16-matmul")
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +70,20 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         kernel = KERNEL.replace(old, new)
         run = finished_run(directory / f"run_{name}", kernel=kernel)
         export_package([run], directory / name, name)
-    places = os.pathsep.join(str(directory / name) for name in PACKAGES)
+    for skill in EMITTED:
+        init, forward, shape = CASES[skill]
+        problem = PROBLEM.format(size=24, init=init, forward=forward, shape=shape)
+        name = skill.replace("-", "_")
+        kernel = emitted(skill).source
+        run = finished_run(directory / f"run_{name}", problem=problem, kernel=kernel)
+        export_package([run], directory / name, name)
+    names = [*PACKAGES, *(skill.replace("-", "_") for skill in EMITTED)]
+    places = os.pathsep.join(str(directory / name) for name in names)
     environment = {**os.environ, "PYTHONPATH": places}
     environment.pop("TRITON_INTERPRET", None)
     environment.pop("COVERAGE_PROCESS_CONFIG", None)
     done = subprocess.run(
-        [sys.executable, "-c", TRACE, *PACKAGES],
+        [sys.executable, "-c", TRACE, *names],
         env=environment,
         capture_output=True,
         text=True,
@@ -89,3 +104,14 @@ def test_what_cannot_be_traced_is_one_opaque_call(name: str, seen: list[str]) ->
     assert f"{name} False (6, 64)" in seen
     assert any(line.startswith(f"{name} kmem.rms_norm_") for line in seen)
     assert not any(line.startswith(f"{name} triton") for line in seen)
+
+
+@pytest.mark.parametrize("name", ["row_norm", "fuse_pointwise_chain", "tile_matmul"])
+def test_launches_of_emitted_kernels_are_seen_too(name: str, seen: list[str]) -> None:
+    assert any(line.startswith(f"{name} True ") for line in seen), seen
+    assert any(line.startswith(f"{name} triton_kernel_wrapper_functional") for line in seen)
+
+
+def test_a_kernel_that_keeps_its_split_weights_is_one_opaque_call(seen: list[str]) -> None:
+    assert any(line.startswith("split_fp16_matmul False ") for line in seen), seen
+    assert any(line.startswith("split_fp16_matmul kmem.") for line in seen)
