@@ -3,6 +3,7 @@
 In the order in which a kernel passes them:
 
 - examination.py: what has been found about one kernel, one run of it, and one comparison.
+- forgiving.py: what an output may be off by for reasons that are not the candidate's.
 - loading.py: gives a worker the candidate's file and the reference's parameters, and takes it back.
 - places.py: the memory that outputs lie in.
 - cases.py: one input family: outputs, mutation of inputs, accuracy.

@@ -11,12 +11,8 @@ from functools import partial
 import torch
 
 from kmem.host.lease import GpuLease
-from kmem.measure.oracle.correctness import (
-    Difference,
-    cap_noise,
-    error_over_allowance,
-    is_within,
-)
+from kmem.measure.examine.forgiving import compare_rows_too, forgiven_noise
+from kmem.measure.oracle.correctness import Difference, error_over_allowance, is_within
 from kmem.measure.oracle.elements import UNLIKE_AT_MOST
 from kmem.measure.oracle.expected import Answer, Comparison, Expected, InputsChanged
 from kmem.measure.oracle.families import NON_FINITE
@@ -299,18 +295,10 @@ class Examination:
         if family in NON_FINITE:
             values = expected.without_undefined(values)
         try:
-            compared = expected.compare(values)
-            if compared.fails_in_rows:
-                # a row that cancels is as far off in eager, by luck more or less
-                find = self.loaded_reference.origins_finder(seed)
-                compared = expected.compare(values, find) if find else compared
+            compared = compare_rows_too(values, expected, self.loaded_reference, seed)
             noise: Sequence[Difference | None] = [None] * len(compared.found)
             if forgive_noise and family != "drawn" and not compared.is_within:
-                noise = self.loaded_reference.input_noise(expected, seed)
-                # eager may be exact by luck, or more precise than on the target
-                is_capped = not self.loaded_reference.module.stands_in
-                if family != "constant" and is_capped:
-                    noise = list(map(cap_noise, noise, compared.eager))
+                noise = forgiven_noise(compared, expected, self.loaded_reference, family, seed)
         except InputsChanged as ex:
             raise Refused(Status.MUTATED_INPUT, f"{family}: {ex}") from ex
         self._hold(compared, noise, family, seed, partial(describe_wrong, expected, values))

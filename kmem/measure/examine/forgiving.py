@@ -1,0 +1,37 @@
+"""What an output may be off by for reasons that are not the candidate's."""
+
+from collections.abc import Sequence
+
+import torch
+
+from kmem.measure.oracle.correctness import Difference, cap_noise
+from kmem.measure.oracle.expected import Comparison, Expected
+from kmem.measure.oracle.reference import Reference
+
+
+def compare_rows_too(
+    values: Sequence[torch.Tensor], expected: Expected, reference: Reference, seed: int
+) -> Comparison:
+    """Outputs beside the expected; rows that alone fail are weighed by what they cancelled from.
+
+    A row that cancels is as far off in eager, by luck more or less (oracle/origins.py).
+
+    Raises InputsChanged: as `Expected.compare`.
+    """
+    compared = expected.compare(values)
+    if not compared.fails_in_rows:
+        return compared
+    find = reference.origins_finder(seed)
+    return expected.compare(values, find) if find else compared
+
+
+def forgiven_noise(
+    compared: Comparison, expected: Expected, reference: Reference, family: str, seed: int
+) -> Sequence[Difference | None]:
+    """What one rounding of the inputs changes, for each output."""
+    noise = reference.input_noise(expected, seed)
+    # eager may be exact by luck, or more precise than on the target
+    is_capped = not reference.module.stands_in
+    if family != "constant" and is_capped:
+        return list(map(cap_noise, noise, compared.eager))
+    return noise
