@@ -47,6 +47,7 @@ from kmem.records import (
     Task,
     TensorSpec,
     Timing,
+    UserTest,
     Veto,
     Workload,
 )
@@ -124,6 +125,7 @@ OUTCOME = Outcome(
 )
 
 EXAMPLES = [
+    UserTest("test_it.py", "def test_it(): ...\n", True),
     CONTRACT,
     CHOICE,
     KERNEL,

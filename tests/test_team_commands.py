@@ -21,7 +21,7 @@ from kmem.plugins import build_plugin_manager, collect
 
 Command = Callable[..., Result]
 #: A skill without a recipe, to take for one of a user's.
-RELU = Path(__file__).parent.parent / "skills" / "drop-masks-when-even"
+SKILL = Path(__file__).parent.parent / "skills" / "cached-launch"
 
 
 @pytest.fixture
@@ -194,9 +194,9 @@ def test_what_was_imported_is_published_on_only_if_asked(person, remote: Path) -
 def make_skill(home: Path) -> Path:
     """A skill without a recipe beside somebody's database, as `skills new` and `distill` leave."""
     own = home / "skills" / "relu-fast"
-    shutil.copytree(RELU, own)
-    text = (RELU / "SKILL.md").read_text()
-    (own / "SKILL.md").write_text(text.replace("name: drop-masks-when-even", "name: relu-fast"))
+    shutil.copytree(SKILL, own)
+    text = (SKILL / "SKILL.md").read_text()
+    (own / "SKILL.md").write_text(text.replace("name: cached-launch", "name: relu-fast"))
     return own
 
 

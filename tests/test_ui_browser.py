@@ -236,8 +236,10 @@ def test_a_run_is_started_stopped_and_resumed_by_pressing_and_outlives_the_serve
         run_id = browser.url.rpartition("/")[2]
         assert "running" in browser.text
         browser.click("form[action$='/stop'] button")
-        browser.wait(lambda: "interrupted" in browser.text, 120)
-        browser.click("form[action$='/resume'] button")
+        again = "form[action$='/resume'] button"
+        browser.wait(lambda: browser.run(f'return document.querySelector("{again}") !== null'), 120)
+        assert "interrupted" in browser.text
+        browser.click(again)
         browser.wait(lambda: "/runs/" in browser.url and "running" in browser.text, 120)
     with Memory(tmp_path / "kmem.db") as memory:
         assert [line.id for line in memory.run_entries.lines()] == [run_id]

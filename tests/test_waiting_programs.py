@@ -50,7 +50,7 @@ def test_what_waits_on_a_device_waits_in_the_proof(skill: str, text: str, tmp_pa
         Judge(traced, settings, estimate_ms=lambda _: 1.0, compile_at=compiler.compile_at) as judge,
     ):
         measurement = judge.verify(kernel, ())
-        compiled = compiler.compile_at(kernel, "full")
+        compiled = compiler.compile_at(kernel, Workload("full"))
     assert (measurement.status, measurement.log) == (Status.PASSED, "")
     (launched,) = compiled.kernels  # one launch for all passes: its programs wait
     assert launched.endswith("_shared")

@@ -209,7 +209,12 @@ def _check_operators(operators: Sequence[str]) -> None:
 _TABLE = (
     ("new", "skill_files", "new_skill", "Start a skill: make the directory NAME with a SKILL.md."),
     ("validate", "skill_files", "validate_skills", "Print every fault of the skills."),
-    ("try", "skill_files", "try_skill", "Try the recipe or the rewrite of skill NAME on PROBLEM."),
+    (
+        "try",
+        "skill_files",
+        "try_skill",
+        "Try the recipe, the rewrite or the moves of skill NAME on PROBLEM.",
+    ),
     ("vocabulary", "skill_files", "show_vocabulary", "List the words a SKILL.md may use."),
     ("add", "growth", "add_skill", "Add skills from SOURCE to your own."),
     ("remove", "growth", "remove_skill", "Remove a skill that you added."),
