@@ -166,7 +166,7 @@ class WholeExpected(Expected):
     ) -> Comparison:
         if find_origins is None:
             return Comparison(self._errors_of(outputs), self._differences, self.answer.floors)
-        origins = find_origins(self._run_oracle, self._values, self.oracle)
+        origins = find_origins(self._run_oracle, self.values, self.oracle)
         return Comparison(
             self._errors_of(outputs, origins),
             self._errors_of(self.eager, origins),
