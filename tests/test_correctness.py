@@ -469,15 +469,6 @@ def test_a_module_that_mixes_rows_is_not_cut(
     assert sliced(mixing, torch.randn(16, 5)) is None
 
 
-def test_the_interpreter_cuts_to_bfloat16_where_the_hardware_rounds() -> None:
-    assert error_floor(torch.bfloat16, Precision.BF16, interpreted=True) == 2 * error_floor(
-        torch.bfloat16, Precision.BF16
-    )
-    assert error_floor(torch.float16, Precision.MATCH, interpreted=True) == error_floor(
-        torch.float16, Precision.MATCH
-    )
-
-
 @settings(max_examples=30)
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=4),

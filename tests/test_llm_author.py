@@ -130,15 +130,20 @@ def test_the_author_is_registered_through_the_hook_and_works_only_within_a_run()
 def test_seeds_are_offered_at_the_granularities_a_module_has() -> None:
     author = begin(ScriptedProvider())
     assert [seed.reason for seed in author.propose(make_situation("softmax"))] == ["full rewrite"]
-    seeds = author.propose(make_situation("linear_swish_scale"))
+    seeds = author.propose(make_situation("rms_norm"))
     assert [seed.reason for seed in seeds] == [
         "fuse",
         "full rewrite",
         "hottest operator",
         "several operators",
     ]
-    assert "takes most time, linear, in Triton" in seeds[2].instruction
     assert len({seed.instruction for seed in seeds}) == 4
+
+
+def test_an_operator_that_hardly_takes_time_is_no_kernel_of_its_own() -> None:
+    seeds = begin(ScriptedProvider()).propose(make_situation("linear_swish_scale"))
+    assert [seed.reason for seed in seeds] == ["fuse", "full rewrite", "hottest operator"]
+    assert "takes most time, linear, in Triton" in seeds[2].instruction
 
 
 def with_first_skills(situation: Situation, *names: str) -> Situation:
@@ -157,13 +162,24 @@ def test_seeds_rest_on_different_skills_and_one_on_none() -> None:
     offered = begin(ScriptedProvider()).propose(situation)
     assert [seed.skill for seed in offered] == ["online-softmax", "unaided"]
     assert [seed.reason for seed in offered] == ["full rewrite, by online-softmax", "full rewrite"]
-    several = with_first_skills(make_situation("linear_swish_scale"), "tile-matmul", "row-norm")
+    several = with_first_skills(make_situation("rms_norm"), "tile-matmul", "row-norm")
     assert [seed.skill for seed in begin(ScriptedProvider()).propose(several)] == [
         "tile-matmul",
         "row-norm",
         "unaided",
         "unaided",
     ]
+
+
+@pytest.mark.parametrize(
+    ("third", "chosen"),
+    [("fuse-pointwise-chain", "fuse-pointwise-chain"), ("implicit-gemm-conv", "unaided")],
+)
+def test_a_seed_of_one_operator_rests_on_no_skill_about_another(third: str, chosen: str) -> None:
+    situation = with_first_skills(make_situation("rms_norm"), "row-norm", "tile-matmul", third)
+    seeds = begin(ScriptedProvider()).propose(situation)
+    assert seeds[2].reason.startswith("hottest operator")
+    assert seeds[2].skill == chosen
 
 
 def test_a_seed_is_told_its_skill_with_its_code_and_a_free_one_is_told_none() -> None:
@@ -197,7 +213,7 @@ def test_a_model_alone_begins_from_the_kernel_that_a_recipe_writes() -> None:
 
 
 def test_seeds_are_asked_for_at_rising_temperatures_where_the_user_set_one() -> None:
-    situation = make_situation("linear_swish_scale")
+    situation = make_situation("rms_norm")
     asked = {}
     for temperature in (None, 0.2, 0.95, 1.4):
         provider = ScriptedProvider(generator=[KERNEL] * 4)

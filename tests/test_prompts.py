@@ -28,13 +28,14 @@ from kmem.explore.models.prompts.message import (
     fit_prompt,
 )
 from kmem.explore.models.prompts.rendering import both_ends, fenced, one_line
-from kmem.explore.models.prompts.sections import skill_sections
+from kmem.explore.models.prompts.sections import graph_section, skill_sections
 from kmem.explore.models.prompts.system import system_prompt
 from kmem.explore.models.roles import DIAGNOSER, OPTIMISER, ROLES, Role
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Situation
 from kmem.measure.source_check import REFUSED_BUILTINS
 from kmem.measure.source_names import ALLOWED_MODULES
+from kmem.problem.graph import Node, Ref
 from kmem.recipes import Recipe
 from kmem.records import (
     Bottleneck,
@@ -192,6 +193,19 @@ def test_what_is_trimmed_leaves_the_kernel_the_task_and_the_history(
         ) == len(crowded.history)
         assert f"| {len(crowded.history)} | 31 | " in message, "the last attempt is never left out"
         assert "\n\n## The task\n" in message
+
+
+def test_the_graph_is_told_without_checks_and_without_shares_of_nothing() -> None:
+    situation = make_situation("linear_swish_scale")
+    traced = situation.traced
+    first = traced.graph.nodes[0]
+    check = Node("check", "aten._assert_tensor_metadata.default", (Ref("x"),), {}, None)
+    view = Node("view", "aten.view.default", (Ref(first.name), (-1,)), {}, first.output)
+    graph = replace(traced.graph, nodes=(check, first, view, *traced.graph.nodes[1:]))
+    told = graph_section(replace(situation, traced=replace(traced, graphs={"full": graph}))).texts
+    assert "_assert" not in told[0]
+    assert re.search(r"^linear = .*of eager's time$", told[0], re.MULTILINE)
+    assert re.search(r"^view = .*\]$", told[0], re.MULTILINE)
 
 
 def test_code_is_whole_or_absent(crowded: Situation, crowded_messages: dict[str, str]) -> None:

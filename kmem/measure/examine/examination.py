@@ -12,7 +12,7 @@ import torch
 
 from kmem.host.lease import GpuLease
 from kmem.measure.examine.forgiving import compare_rows_too, forgiven_noise
-from kmem.measure.oracle.correctness import Difference, error_over_allowance, is_within
+from kmem.measure.oracle.correctness import Difference, allowances, error_over_allowance, is_within
 from kmem.measure.oracle.elements import UNLIKE_AT_MOST
 from kmem.measure.oracle.expected import Answer, Comparison, Expected, InputsChanged
 from kmem.measure.oracle.families import NON_FINITE
@@ -332,7 +332,7 @@ class Examination:
         for index, (found, eager, floor, spare) in enumerate(
             zip(compared.found, compared.eager, compared.floors, noise, strict=True)
         ):
-            allowed = max(2 * eager.relative_error, floor, spare.relative_error if spare else 0.0)
+            allowed, row_allowed = allowances(eager, floor, spare)
             excess = error_over_allowance(found, eager, floor, spare)
             self.errors.append(
                 ErrorReport(
@@ -345,7 +345,8 @@ class Examination:
                 detail = found.fault or (
                     f"relative error {found.relative_error:.2e} (allowed {allowed:.2e}, eager "
                     f"{eager.relative_error:.2e}), "
-                    f"worst row {found.row_error:.2e} (eager {eager.row_error:.2e})"
+                    f"worst row {found.row_error:.2e} (allowed {row_allowed:.2e}, eager "
+                    f"{eager.row_error:.2e})"
                 )
                 if self.loaded_reference.is_stochastic:
                     detail += (

@@ -67,16 +67,12 @@ class Difference:
     beyond_kernelbench: bool = field(default=False, compare=False)
 
 
-def error_floor(dtype: torch.dtype, precision: Precision, *, interpreted: bool = False) -> float:
+def error_floor(dtype: torch.dtype, precision: Precision) -> float:
     """The error allowed even where eager is luckier.
 
     1e-6 for fp32 results (16 roundings), 2**-10 for fp32 results under a TF32 contract (operands
     cut to 10 bits), 1e-13 for float64 (the oracle's own type), one rounding of the output type
     otherwise, none for integers.
-
-    Args:
-        interpreted: Triton's interpreter cuts float32 to bfloat16 where the hardware rounds, which
-            errs up to twice as much.
     """
     dtype = dtype.to_real() if dtype.is_complex else dtype
     if not dtype.is_floating_point:
@@ -85,8 +81,7 @@ def error_floor(dtype: torch.dtype, precision: Precision, *, interpreted: bool =
         return 1e-13
     if dtype is torch.float32:
         return 2.0**-10 if precision is Precision.TF32 else 1e-6
-    rounding = ROUNDING.get(dtype, 2.0**-4)
-    return 2 * rounding if interpreted and dtype is torch.bfloat16 else rounding
+    return ROUNDING.get(dtype, 2.0**-4)
 
 
 #: What `input_noise` forgives: some roundings of the inputs, but never more than so many times what
@@ -103,6 +98,17 @@ def cap_noise(noise: Difference, eager: Difference) -> Difference:
     return Difference(relative, noise.row_error)
 
 
+def allowances(
+    reference: Difference, floor: float, noise: Difference | None = None
+) -> tuple[float, float]:
+    """What an output and what its worst row may err; arguments as for `is_within`."""
+    spare, row_spare = (noise.relative_error, noise.row_error) if noise else (0.0, 0.0)
+    return (
+        max(2 * reference.relative_error, floor, spare),
+        max(ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare),
+    )
+
+
 def is_within(
     difference: Difference, reference: Difference, floor: float, noise: Difference | None = None
 ) -> bool:
@@ -115,9 +121,7 @@ def is_within(
     """
     if difference.fault is not None:
         return False
-    spare, row_spare = (noise.relative_error, noise.row_error) if noise else (0.0, 0.0)
-    allowed = max(2 * reference.relative_error, floor, spare)
-    row_allowed = max(ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare)
+    allowed, row_allowed = allowances(reference, floor, noise)
     return difference.relative_error <= allowed and difference.row_error <= row_allowed
 
 
@@ -130,14 +134,8 @@ def error_over_allowance(
     """
     if difference.fault is not None:
         return math.inf
-    spare, row_spare = (noise.relative_error, noise.row_error) if noise else (0.0, 0.0)
-    pairs = (
-        (difference.relative_error, max(2 * reference.relative_error, floor, spare)),
-        (
-            difference.row_error,
-            max(ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare),
-        ),
-    )
+    errors = (difference.relative_error, difference.row_error)
+    pairs = zip(errors, allowances(reference, floor, noise), strict=True)
     ratios = [found / allowed if allowed else math.inf for found, allowed in pairs if found]
     return max(ratios, default=0.0)
 

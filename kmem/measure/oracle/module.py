@@ -124,7 +124,7 @@ class ReferenceModule:
         users have.
         """
         precision = Precision.TF32 if self.stands_in else self.contract.precision
-        return error_floor(dtype, precision, interpreted=self.device.type == "cpu")
+        return error_floor(dtype, precision)
 
     @property
     def stands_in(self) -> bool:

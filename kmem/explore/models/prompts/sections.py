@@ -21,6 +21,8 @@ from kmem.vocabulary import SIGNATURE_METRICS
 MAX_SKILLS = 3
 #: Sources of other good kernels beside the parent.
 _OTHER_KERNELS = 2
+#: Operators that export adds, and that compute nothing.
+_CHECKS = "aten._assert_"
 #: The parts of a skill's body that say what to write; the rest says when.
 _ESSENTIAL_PARTS = ("Mechanism", "In Triton", "Pitfalls")
 
@@ -35,9 +37,9 @@ def module_section(situation: Situation) -> Section:
 
 
 def graph_section(situation: Situation) -> Section:
-    """The traced forward at its full sizes, one operator a line.
+    """The traced forward at its full sizes, one operator a line, without what only checks.
 
-    Each operator has an estimate of its share of eager's time.
+    Each operator that takes time has an estimate of its share of eager's.
     """
     graph = situation.traced.graph
     if graph.opaque_reason is not None:
@@ -54,9 +56,12 @@ def graph_section(situation: Situation) -> Section:
         for item in graph.placeholders
         if item.spec is not None
     ]
+    shares = {name: f"{cost / total:.0%}" for name, cost in costs.items()}
     nodes = [
-        f"{_describe_node(node)}  # about {costs[node.name] / total:.0%} of eager's time"
+        _describe_node(node)
+        + ("" if shares[node.name] == "0%" else f"  # about {shares[node.name]} of eager's time")
         for node in graph.nodes
+        if not node.target.startswith(_CHECKS)
     ]
     result = f"return {', '.join(graph.outputs)}"
     return Section(

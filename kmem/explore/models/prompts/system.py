@@ -15,9 +15,9 @@ from kmem.records import Contract, Precision, Purity
 _PRECISION_RULES = {
     Precision.MATCH: (
         "Match eager PyTorch at its default flags: fp32 matrix products are exact fp32 (no TF32, "
-        "no bf16: give every fp32 `tl.dot` an "
-        'explicit `input_precision="ieee"` or split its operands), convolutions may use TF32 as '
-        "cuDNN does. It does not everywhere: grouped convolutions, and some with three input "
+        "no bf16: give every fp32 `tl.dot` an explicit "
+        '`input_precision`, "ieee" or "bf16x6", or split its operands), convolutions may use TF32 '
+        "as cuDNN does. It does not everywhere: grouped convolutions, and some with three input "
         "channels or three dimensions, it computes in full fp32, and then so must you. Accumulate "
         "in fp32."
     ),
