@@ -87,6 +87,7 @@ def main() -> None:
             "choose": "/compare",
             "problems": "/problems",
             "problem": "/problems/softmax",
+            "model": "/problems/decoder",
             "landscapes": "/landscapes",
             "landscape": "/landscapes/argmax_columns_4k",
             "machine": "/machine",

@@ -19,6 +19,7 @@ from kmem.ui.figures import (
     time_cell,
 )
 from kmem.ui.live import listen_to_run
+from kmem.ui.pages.module_map import view_module
 from kmem.ui.pages.run_story import RunStory, read_story
 from kmem.ui.plots.genealogy import grow_tree
 from kmem.ui.plots.staircase import draw_staircase
@@ -72,11 +73,14 @@ def show_run(memory: Memory, request: PageRequest) -> Page | Export:
     story = read_story(memory, request.names["run"])
     table = candidates(story, request)
     baselines = view_baselines(story, request)
-    if export := find_export(table, baselines):
+    eager = next((each for each in story.baselines if each.name == "eager"), None)
+    module = view_module(story.run, request, eager)
+    if export := find_export(table, baselines, module):
         return export
     going = story.state != "finished"
     content = {
         **run_content(story, table, baselines),
+        "module": module,
         "live": live if going else "",
         "diary": read_diary(Path(story.run.out_dir), _SAID_SHOWN) if going else (),
         "others": _others(memory, story),
@@ -135,6 +139,7 @@ def run_content(
     return {
         "baselines": baselines,
         "diary": (),
+        "module": None,
         "others": (),
         "problem_href": problem_address(story.run.problem.name),
         "story": story,

@@ -1,12 +1,13 @@
-"""A treemap: where the time of one forward goes, an area for each launch.
+"""A treemap: where the time of one forward goes, an area for each launch or part of the module.
 
 Areas are as near to squares as a row-wise filling makes them. Source: Bruls, Huizing, van Wijk,
 "Squarified Treemaps", 2000.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kmem.problem.breakdown import Breakdown, TimePart
 from kmem.records import Profile
 from kmem.ui.figures import describe_ms
 from kmem.ui.plots.frame import WIDTH
@@ -15,6 +16,8 @@ HEIGHT = 240
 #: More would be slivers: the shortest stand together.
 _MOST = 24
 _SHADES = 5
+#: How much faster a part could be, at least, to have each shade but the last.
+_GAINS = (10.0, 5.0, 2.5, 1.5)
 #: A letter of a label in pixels, about.
 _LETTER_PX = 7.0
 
@@ -31,7 +34,8 @@ class Tile:
     label: str
     time: str
     text: str
-    shade: int  # 0 for the largest
+    shade: int  # 0 for the largest, or for what has most to gain
+    place: str = ""  # where it is in the module
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Treemap:
 
     tiles: tuple[Tile, ...]
     summary: str
+    legend: tuple[str, ...] = ()  # what the shades say, from 0 on; empty where they only rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,56 @@ def _tile(name: str, time_ms: float, total: float, area: _Area, shade: int) -> T
         f"{name}: {share}",
         shade,
     )
+
+
+def draw_breakdown(whole: Breakdown) -> Treemap:
+    """The parts of a module by the time that eager takes for them, shaded by what is to be won."""
+    parts, rest = list(whole.parts), whole.rest
+    if len(parts) > _MOST - 1:
+        left = [*parts[_MOST - 1 :], *filter(None, [rest])]
+        parts = parts[: _MOST - 1]
+        rest = TimePart(
+            "",
+            f"{whole.nodes - sum(part.calls for part in parts)} more operators",
+            1,
+            sum(part.eager_ms for part in left),
+            sum(part.least_ms for part in left),
+        )
+    shown = [*parts, *filter(None, [rest])]
+    shown.sort(key=lambda part: -part.eager_ms)
+    areas = fill_area([part.eager_ms for part in shown], WIDTH, HEIGHT)
+    tiles = [_part_tile(part, whole, area) for part, area in zip(shown, areas, strict=True)]
+    first = whole.parts[0]
+    share = f"{first.eager_ms / whole.eager_ms:.0%}"
+    summary = f"{_part_name(first)} takes {share}; shades say how much faster a part could be"
+    legend = [f"{factor:g}×" for factor in _GAINS] + ["less"]
+    return Treemap(tuple(tiles), summary, tuple(legend))
+
+
+def _part_name(part: TimePart) -> str:
+    name = f"{part.operator} ×{part.calls}" if part.calls > 1 else part.operator
+    return f"{name} in {part.module}" if part.module else name
+
+
+def _part_tile(part: TimePart, whole: Breakdown, area: _Area) -> Tile:
+    name = f"{part.operator} ×{part.calls}" if part.calls > 1 else part.operator
+    tile = _tile(name, part.eager_ms, whole.eager_ms, area, _shade(part))
+    letters = int((area.width - 14) / _LETTER_PX)
+    place = part.module
+    if len(place) > letters:  # its end says more than its beginning
+        place = f"…{place[len(place) - letters + 1 :]}"
+    attainable = f"attainable {describe_ms(part.least_ms)}"
+    return replace(
+        tile,
+        text=f"{_part_name(part)}: {describe_ms(part.eager_ms)}, "
+        f"{part.eager_ms / whole.eager_ms:.0%}; {attainable}",
+        place=place if letters >= 6 and area.height >= 58 else "",
+    )
+
+
+def _shade(part: TimePart) -> int:
+    gain = part.eager_ms / part.least_ms if part.least_ms > 0 else _GAINS[0]
+    return next((place for place, least in enumerate(_GAINS) if gain >= least), len(_GAINS))
 
 
 def fill_area(sizes: Sequence[float], width: float, height: float) -> list[_Area]:
