@@ -5,6 +5,7 @@ Times are measured by tools/benchmark_page.py, not here.
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from page_server import LANDSCAPES, attempt, fill, finish, make_run
@@ -12,6 +13,7 @@ from test_memory_store import make_outcome
 
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
+from kmem.records import Plan
 from kmem.ui.pages.compare import show_comparison
 from kmem.ui.pages.kernel import show_kernel
 from kmem.ui.pages.landscapes import Atlas, show_landscape, show_landscapes
@@ -115,6 +117,33 @@ def test_a_page_shows_at_most_a_page_of_rows_whatever_there_is(memory: Memory) -
         for table in re.findall(r"<tbody>.*?</tbody>", html, re.DOTALL):
             assert table.count("<tr") <= ROWS_ON_A_PAGE, shown.template
         assert len(html) < 1_000_000, shown.template
+
+
+def test_plot_descent_and_rounds_of_a_long_run_are_bounded(memory: Memory, tmp_path: Path) -> None:
+    run = make_run("20260103-long", tmp_path)
+    with memory.storage.write():
+        made = fill(memory, run)
+        for number in range(700):
+            parent = made[-1 - number % 3].candidate.kernel.hash
+            time_ms = 5.0 - number / 200 if number % 3 else None
+            made.append(attempt(f"# long {number}\n", time_ms, parent, number=number))
+            memory.runs.record_attempt(run.id, made[-1])
+            memory.runs.put_plan(run.id, number + 1, Plan((), (), f"plan {number + 1}"))
+        finish(memory, run, made)
+    shown = show_run(memory, PageRequest("/", {"run": run.id}))
+    assert isinstance(shown, Page)
+    html = render(shown)
+    assert html.count('class="strokes"') < 500 and "fastest of 704 kernels" in html
+    fastest = min(made, key=lambda each: each.measurement.latency_ms or 9.0)
+    tree = html[html.index('class="tree"') :]
+    assert fastest.candidate.kernel.hash[:10] in tree
+    leads = html.count('class="dot leads"')
+    assert html.count('class="dot') <= leads + 300
+    assert html.count('class="refused"') <= 200
+    assert "681 to 700 of 700 rounds" in html and "Round 700<" in html and "Round 680<" not in html
+    older = show_run(memory, PageRequest("/", {"run": run.id}, {"rounds.page": "2"}))
+    assert isinstance(older, Page)
+    assert "661 to 680 of 700 rounds" in render(older)
 
 
 def test_every_outcome_is_on_one_page_of_every_order(memory: Memory) -> None:

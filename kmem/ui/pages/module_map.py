@@ -50,8 +50,8 @@ def view_module(
     if isinstance(table, Export):
         return table
     text = (
-        f"{found.nodes:,} operators take eager {describe_ms(found.eager_ms)}; as one perfect "
-        f"kernel they would take {describe_ms(found.bound_ms)}"
+        f"Eager spends {describe_ms(found.eager_ms)} on {found.nodes:,} operators; one perfect "
+        f"kernel would spend {describe_ms(found.bound_ms)}"
     )
     measured = ""
     if eager is not None and eager.timing is not None and not eager.estimated:

@@ -20,6 +20,8 @@ _SHADES = 5
 _GAINS = (10.0, 5.0, 2.5, 1.5)
 #: A letter of a label in pixels, about.
 _LETTER_PX = 7.0
+#: A name that is cut shorter says nothing.
+_LEAST_LETTERS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def draw_treemap(profile: Profile) -> Treemap | None:
 def _tile(name: str, time_ms: float, total: float, area: _Area, shade: int) -> Tile:
     share = f"{describe_ms(time_ms)}, {time_ms / total:.0%}"
     letters = int((area.width - 14) / _LETTER_PX)
+    fitting = share if len(share) <= letters else f"{time_ms / total:.0%}"
     label = name if len(name) <= letters else f"{name[: max(letters - 1, 0)]}…"
     return Tile(
         round(area.x, 1),
@@ -88,8 +91,8 @@ def _tile(name: str, time_ms: float, total: float, area: _Area, shade: int) -> T
         round(area.width, 1),
         round(area.height, 1),
         name,
-        label if letters >= 3 and area.height >= 22 else "",
-        share if len(share) <= letters and area.height >= 42 else "",
+        label if letters >= min(len(name), _LEAST_LETTERS) and area.height >= 22 else "",
+        fitting if len(fitting) <= letters and area.height >= 42 else "",
         f"{name}: {share}",
         shade,
     )
@@ -126,8 +129,10 @@ def _part_name(part: TimePart) -> str:
 
 def _part_tile(part: TimePart, whole: Breakdown, area: _Area) -> Tile:
     name = f"{part.operator} ×{part.calls}" if part.calls > 1 else part.operator
-    tile = _tile(name, part.eager_ms, whole.eager_ms, area, _shade(part))
     letters = int((area.width - 14) / _LETTER_PX)
+    if len(name) > letters:
+        name = part.operator
+    tile = _tile(name, part.eager_ms, whole.eager_ms, area, _shade(part))
     place = part.module
     if len(place) > letters:  # its end says more than its beginning
         place = f"…{place[len(place) - letters + 1 :]}"
