@@ -166,3 +166,24 @@ def test_outcomes_without_a_time_come_last_both_ways(memory: Memory) -> None:
             times += [row["latency_ms"].value for row in shown.content["table"].rows]  # type: ignore[attr-defined]
         known = [time for time in times if time is not None]
         assert times == [*known, *[None] * (len(times) - len(known))]
+
+
+def test_lists_that_are_kept_change_with_what_they_list(tmp_path: Path) -> None:
+    path = tmp_path / "kmem.db"
+    with Memory(path) as memory, Memory(path) as other:
+        first, second = make_run("20260101-a", tmp_path), make_run("20260102-b", tmp_path, "gelu")
+        assert memory.run_entries.lines() == []
+        memory.runs.start(first)
+        assert [line.id for line in memory.run_entries.lines()] == [first.id]
+        other.runs.start(second)
+        other.runs.record_attempt(second.id, attempt("# one\n", 1.5))
+        assert {line.id: line.best_ms for line in memory.run_entries.lines()} == {
+            first.id: None,
+            second.id: 1.5,
+        }
+        assert [line.id for line in memory.run_entries.lines(problem="gelu")] == [second.id]
+        kept = make_outcome(1.0)
+        other.ledger.record(kept)
+        assert [each.count for each in memory.listing.successes(kept.skill, 10)] == [1]
+        other.ledger.retract(kept.hash, "wrong clock", "test")
+        assert memory.listing.successes(kept.skill, 10) == []

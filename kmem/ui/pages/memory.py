@@ -45,7 +45,7 @@ ORIGINS = (
     Column("share", "Of all", numeric=True),
     Column("passed", "Passed", numeric=True),
     Column("speedup", "Speedup of a step", numeric=True),
-    Column("trust", "Counts", numeric=True),
+    Column("trust", "Trust", numeric=True),
     Column("licence", "Licence"),
 )
 _COUNTED = ("runs", "kernels", "graphs", "retractions")

@@ -29,7 +29,7 @@ COLUMNS = (
     Column("passed", "Passed", numeric=True),
     Column("improved", "Improved", numeric=True),
     Column("speedup", "Speedup", numeric=True),
-    Column("operators", "Operators"),
+    Column("operators", "Operators", wraps=True),
     Column("bottlenecks", "Bottlenecks", wraps=True),
     Column("description", "Description", shown=False),
 )

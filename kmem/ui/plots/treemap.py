@@ -83,6 +83,7 @@ def draw_treemap(profile: Profile) -> Treemap | None:
 def _tile(name: str, time_ms: float, total: float, area: _Area, shade: int) -> Tile:
     share = f"{describe_ms(time_ms)}, {time_ms / total:.0%}"
     letters = int((area.width - 14) / _LETTER_PX)
+    named = letters >= min(len(name), _LEAST_LETTERS)
     fitting = share if len(share) <= letters else f"{time_ms / total:.0%}"
     label = name if len(name) <= letters else f"{name[: max(letters - 1, 0)]}…"
     return Tile(
@@ -91,8 +92,8 @@ def _tile(name: str, time_ms: float, total: float, area: _Area, shade: int) -> T
         round(area.width, 1),
         round(area.height, 1),
         name,
-        label if letters >= min(len(name), _LEAST_LETTERS) and area.height >= 22 else "",
-        fitting if len(fitting) <= letters and area.height >= 42 else "",
+        label if named and area.height >= 22 else "",
+        fitting if named and len(fitting) <= letters and area.height >= 42 else "",
         f"{name}: {share}",
         shade,
     )
