@@ -59,7 +59,7 @@ def check(browser: Browser, axe: str) -> list[str]:
 
 
 def save(taken: bytes, place: Path) -> None:
-    """Keep a picture in its 256 most frequent colours: areas are exact, edges nearly."""
+    """Keep a picture in its 256 most frequent colours, as near as Pillow maps them."""
     picture = Image.open(io.BytesIO(taken)).convert("RGB")
     counted = sorted(picture.getcolors(1 << 24) or (), reverse=True)[:256]
     colours = Image.new("P", (1, 1))
