@@ -44,6 +44,48 @@ def test_the_page_is_opened_on_the_run_and_ends_with_it(
         ask(address.netloc, "/")
 
 
+def test_the_page_of_a_run_that_is_killed_ends(tmp_path: Path) -> None:
+    text = (
+        "import time\n"
+        "from test_memory_store import RUN\n"
+        "from kmem.cli.page_beside import page_beside\n"
+        "with page_beside(RUN):\n"
+        "    time.sleep(600)\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", text],
+        env=os.environ
+        | {
+            "KMEM_DB": str(tmp_path / "kmem.db"),
+            "BROWSER": "true",
+            "PYTHONPATH": str(Path(__file__).parent),
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert run.stderr is not None
+    line = run.stderr.readline()
+    netloc = urlsplit(line.removeprefix("page: ")).netloc
+    _, page = ask(netloc, "/")
+    assert "Runs" in page
+    run.kill()
+    run.wait()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and is_served(netloc):
+        time.sleep(0.05)
+    assert not is_served(netloc)
+    run.stderr.close()
+
+
+def is_served(netloc: str) -> bool:
+    """Whether a server answers there."""
+    try:
+        ask(netloc, "/")
+    except ConnectionError:
+        return False
+    return True
+
+
 def ask(netloc: str, path: str, cookie: str = "") -> tuple[str, str]:
     """What an answer sets as a cookie or leads to, and its text."""
     connection = http.client.HTTPConnection(netloc, timeout=30)

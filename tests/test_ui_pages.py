@@ -27,8 +27,11 @@ from test_memory_store import make_outcome
 from kmem.cli.report import report
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
+from kmem.ui.pages.memory import show_memory
 from kmem.ui.plots.genealogy import grow_tree
 from kmem.ui.plots.posterior import POINTS, draw_posterior
+from kmem.ui.rendering import render
+from kmem.ui.requests import Export, Page, PageRequest
 
 DONE = "/runs/20260101-done"
 EVIL_RUN = "/runs/20260101-evil"
@@ -215,7 +218,9 @@ def test_a_candidate_shows_its_diff_against_its_parent_and_its_source(server: Pa
 
 def test_a_skill_shows_its_text_its_record_and_its_posterior_over_time(server: PageServer) -> None:
     page = Elements(server.ask("/skills/online-softmax").text)
-    assert "1 of 2 outcomes passed; the next does with probability 50%" in page.text
+    assert (
+        "1 of 2 outcomes passed; all counted alike, the next does with probability 50%" in page.text
+    )
     assert "architecture sm_90 2 1" in page.text
     listed = json.loads(server.ask("/skills?format=json&q=online-softmax").text)["skills"]
     assert [(row["name"], row["tried"], row["passed"]) for row in listed] == [
@@ -377,3 +382,26 @@ def test_a_posterior_of_many_outcomes_is_drawn_with_few_points(tmp_path: Path) -
     assert plot.summary.startswith("400 of 600 outcomes passed")
     assert (left[0].count, left[-1].count, left[-1].passed) == (1, 599, 400)
     assert draw_posterior([]) is None
+
+
+def test_the_memory_says_who_measured_what(tmp_path: Path) -> None:
+    with Memory(tmp_path / "kmem.db") as memory:
+        for seed in range(4):
+            memory.ledger.record(make_outcome(1.0, seed=seed, origin="kmem-aa", arch="sm_90"))
+        memory.ledger.record(make_outcome(None, seed=5, origin="kmem-aa", arch="sm_90"))
+        gone = make_outcome(1.0, seed=6, origin="kmem-bb", arch="sm_80")
+        kept = make_outcome(1.0, seed=7, origin="kmem-bb", arch="sm_80")
+        memory.ledger.record(gone)
+        memory.ledger.record(kept)
+        memory.ledger.retract(gone.hash, "wrong clock", "kmem-bb")
+        memory.contributors.keep_names({"kmem-bb": "Ada"})
+        memory.contributors.set_trust("kmem-bb", 0.25)
+        export = show_memory(memory, PageRequest("/memory", {}, {"origins.format": "json"}))
+        assert isinstance(export, Export)
+        first, second = json.loads(export.text)["origins"]
+        assert (first["origin"], first["arch"], first["tried"]) == ("kmem-aa", "sm_90", 5)
+        assert first["passed"] == 0.8 and first["name"] == ""
+        assert (second["name"], second["tried"], second["trust"]) == ("Ada", 1, 0.25)
+        page = show_memory(memory, PageRequest("/memory"))
+        assert isinstance(page, Page)
+        assert "By whom and on what" in render(page)

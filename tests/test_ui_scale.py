@@ -5,6 +5,7 @@ Times are measured by tools/benchmark_page.py, not here.
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from page_server import LANDSCAPES, attempt, fill, finish, make_run
@@ -12,6 +13,7 @@ from test_memory_store import make_outcome
 
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
+from kmem.records import Plan
 from kmem.ui.pages.compare import show_comparison
 from kmem.ui.pages.kernel import show_kernel
 from kmem.ui.pages.landscapes import Atlas, show_landscape, show_landscapes
@@ -117,6 +119,33 @@ def test_a_page_shows_at_most_a_page_of_rows_whatever_there_is(memory: Memory) -
         assert len(html) < 1_000_000, shown.template
 
 
+def test_plot_descent_and_rounds_of_a_long_run_are_bounded(memory: Memory, tmp_path: Path) -> None:
+    run = make_run("20260103-long", tmp_path)
+    with memory.storage.write():
+        made = fill(memory, run)
+        for number in range(700):
+            parent = made[-1 - number % 3].candidate.kernel.hash
+            time_ms = 5.0 - number / 200 if number % 3 else None
+            made.append(attempt(f"# long {number}\n", time_ms, parent, number=number))
+            memory.runs.record_attempt(run.id, made[-1])
+            memory.runs.put_plan(run.id, number + 1, Plan((), (), f"plan {number + 1}"))
+        finish(memory, run, made)
+    shown = show_run(memory, PageRequest("/", {"run": run.id}))
+    assert isinstance(shown, Page)
+    html = render(shown)
+    assert html.count('class="strokes"') < 500 and "fastest of 704 kernels" in html
+    fastest = min(made, key=lambda each: each.measurement.latency_ms or 9.0)
+    tree = html[html.index('class="tree"') :]
+    assert fastest.candidate.kernel.hash[:10] in tree
+    leads = html.count('class="dot leads"')
+    assert html.count('class="dot') <= leads + 300
+    assert html.count('class="refused"') <= 200
+    assert "681 to 700 of 700 rounds" in html and "Round 700<" in html and "Round 680<" not in html
+    older = show_run(memory, PageRequest("/", {"run": run.id}, {"rounds.page": "2"}))
+    assert isinstance(older, Page)
+    assert "661 to 680 of 700 rounds" in render(older)
+
+
 def test_every_outcome_is_on_one_page_of_every_order(memory: Memory) -> None:
     for order in ("recorded", "-latency_ms", "latency_ms", "status", "skill"):
         seen: list[object] = []
@@ -137,3 +166,24 @@ def test_outcomes_without_a_time_come_last_both_ways(memory: Memory) -> None:
             times += [row["latency_ms"].value for row in shown.content["table"].rows]  # type: ignore[attr-defined]
         known = [time for time in times if time is not None]
         assert times == [*known, *[None] * (len(times) - len(known))]
+
+
+def test_lists_that_are_kept_change_with_what_they_list(tmp_path: Path) -> None:
+    path = tmp_path / "kmem.db"
+    with Memory(path) as memory, Memory(path) as other:
+        first, second = make_run("20260101-a", tmp_path), make_run("20260102-b", tmp_path, "gelu")
+        assert memory.run_entries.lines() == []
+        memory.runs.start(first)
+        assert [line.id for line in memory.run_entries.lines()] == [first.id]
+        other.runs.start(second)
+        other.runs.record_attempt(second.id, attempt("# one\n", 1.5))
+        assert {line.id: line.best_ms for line in memory.run_entries.lines()} == {
+            first.id: None,
+            second.id: 1.5,
+        }
+        assert [line.id for line in memory.run_entries.lines(problem="gelu")] == [second.id]
+        kept = make_outcome(1.0)
+        other.ledger.record(kept)
+        assert [each.count for each in memory.listing.successes(kept.skill, 10)] == [1]
+        other.ledger.retract(kept.hash, "wrong clock", "test")
+        assert memory.listing.successes(kept.skill, 10) == []

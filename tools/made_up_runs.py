@@ -11,6 +11,7 @@ from test_memory_store import make_outcome
 
 from kmem.memory.runs.runs import Verdict
 from kmem.memory.store import Memory
+from kmem.problem.breakdown import Breakdown, TimePart
 from kmem.records import (
     Attempt,
     Baseline,
@@ -41,8 +42,28 @@ from kmem.records import (
     Timing,
     Veto,
 )
+from kmem.run.directory import BREAKDOWN, RunDirectory
+from kmem.serialize import to_json
 
+#: Of a decoder's layers, repeated 12 times: where, what, and milliseconds, eager and at least.
+PARTS = (
+    ("layers.*.mlp.up", "linear", 12, 1.31, 0.61),
+    ("layers.*.mlp.down", "linear", 12, 1.28, 0.61),
+    ("layers.*.mlp", "gelu", 12, 0.94, 0.81),
+    ("layers.*.attention.qkv", "linear", 12, 0.98, 0.46),
+    ("layers.*.attention", "scaled_dot_product_attention", 12, 0.71, 0.19),
+    ("layers.*.attention.out", "linear", 12, 0.35, 0.16),
+    ("layers.*", "add", 24, 0.62, 0.58),
+    ("layers.*.norm1", "layer_norm", 12, 0.49, 0.21),
+    ("layers.*.norm2", "layer_norm", 12, 0.49, 0.21),
+    ("head", "linear", 1, 0.83, 0.47),
+    ("layers.*.attention", "contiguous", 12, 0.3, 0.28),
+    ("embedding", "embedding", 1, 0.08, 0.02),
+    ("norm", "layer_norm", 1, 0.05, 0.02),
+    ("layers.*.attention", "mul", 12, 0.28, 0.02),
+)
 RUN, EARLIER, LIVE = "20260121-101500-3fa2", "20260120-164000-c9d1", "20260121-111500-77aa"
+MODEL = "20260120-114500-e1d4"
 BOUND = Bound(1_073_741_824, {"fp32": 1_342_177_280, "special": 134_217_728}, 0.2237, "bytes")
 SOURCE = '''"""softmax: online-softmax at softmax."""
 
@@ -217,8 +238,16 @@ def make_named_run(run_id: str, root: Path, name: str) -> Run:
     return replace(make_run(run_id, root, name), problem=problem, created_at=when)
 
 
+def keep_parts(run: Run) -> None:
+    """Keep where the time of a run's module goes."""
+    parts = sorted((TimePart(*part) for part in PARTS), key=lambda part: -part.eager_ms)
+    rest = TimePart("", "6 smaller parts", 38, 0.11, 0.03)
+    whole = Breakdown(run.target, sum(part.calls for part in parts) + 38, tuple(parts), rest, 2.1)
+    RunDirectory(Path(run.out_dir)).write_text(BREAKDOWN, to_json(whole))
+
+
 def fill_memory(path: Path, root: Path) -> Run:
-    """Eight runs, one of them at work (it is returned), and a skill with outcomes."""
+    """Nine runs, one of them at work (it is returned), and a skill with outcomes."""
     names = ("layer_norm", "matmul_odd", "cumsum", "gelu_chain", "softmax")
     with Memory(path) as memory:
         for number, name in enumerate(names):
@@ -227,6 +256,9 @@ def fill_memory(path: Path, root: Path) -> Run:
             made = keep_run(memory, run, scale, 6)
             if number != 2:
                 end_run(memory, run, made, scale)
+        model = make_named_run(MODEL, root, "decoder")
+        keep_parts(model)
+        end_run(memory, model, keep_run(memory, model, 14.0, 9), 14.0)
         earlier = make_named_run(EARLIER, root, "softmax")
         end_run(memory, earlier, keep_run(memory, earlier, 1.2, 9), 1.2)
         run = make_named_run(RUN, root, "softmax")

@@ -44,6 +44,7 @@ the command runs.
 """
 
 import gc
+import signal
 
 import click
 
@@ -76,6 +77,10 @@ for command in BUILT_IN:
 def main() -> None:
     """Run `kmem` with the arguments of the process: built-in commands and those of plugins."""
     gc.set_threshold(_GARBAGE_THRESHOLD)
+    # Shells start background jobs of scripts with SIGINT ignored, and whatever these start inherits
+    # it; a run is stopped by that signal: by Ctrl-C, by the page, by `kmem bench`.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         registry = collect(build_plugin_manager(), cli.commands)
     except KeyboardInterrupt:

@@ -24,10 +24,11 @@ _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 def page_beside(run: Run) -> Iterator[None]:
     """Serve the page while the block runs, and say where.
 
-    At a terminal it stays after the run's end until Ctrl-C; otherwise it ends with the run.
+    At a terminal it stays after the run's end until Ctrl-C; otherwise it ends with the run. A kill
+    of this process ends it too.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "kmem", "ui"],
+        [sys.executable, "-m", "kmem", "ui", "--beside", str(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -1,12 +1,22 @@
 """`kmem ui`: serve the page to a browser of this machine."""
 
+import os
+import threading
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kmem.cli.page_beside import open_in_browser
 from kmem.memory.location import default_db_path
 from kmem.plugins import Registry
+
+if TYPE_CHECKING:
+    from kmem.ui.server import PageService
+
+#: How often a page that was started beside a run looks whether that is still there, in seconds.
+_LOOK_EVERY_S = 0.5
 
 
 @click.command()
@@ -23,8 +33,11 @@ from kmem.plugins import Registry
     show_default=True,
     help="Directory of recorded landscapes to show (kmem bench --record).",
 )
+@click.option("--beside", type=int, hidden=True, help="The process with which the page ends.")
 @click.pass_obj
-def ui(registry: Registry | None, port: int | None, opens: bool, landscapes: Path) -> None:
+def ui(
+    registry: Registry | None, port: int | None, opens: bool, landscapes: Path, beside: int | None
+) -> None:
     """Show runs, kernels, skills and the memory in a browser, live.
 
     Listens on 127.0.0.1 alone. Reading needs nothing; starting, stopping and resuming runs needs
@@ -40,4 +53,13 @@ def ui(registry: Registry | None, port: int | None, opens: bool, landscapes: Pat
     click.echo("Ctrl-C ends the page; runs go on.", err=True)
     if opens:
         open_in_browser(service.keys.address)
+    if beside is not None:
+        threading.Thread(target=_end_with, args=(beside, service), daemon=True).start()
     service.run()
+
+
+def _end_with(parent: int, service: "PageService") -> None:
+    """End the server once the process that started this one is gone, by a kill too."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY_S)
+    service.server.should_exit = True

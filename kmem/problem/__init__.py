@@ -20,6 +20,7 @@ In the order in which a problem passes:
 - traced.py: a problem with its workloads, graphs and bound, as the stages get it.
 - work.py: the arithmetic of one node.
 - bound.py: the least time of a graph on a device, and what each node costs eager.
+- breakdown.py: where the time of a forward goes, part by part.
 - footprint.py: whether a problem can fit a device at all.
 - naming.py: what a graph does, in words of the vocabulary.
 - sizes.py: arithmetic on sizes that more than one room does.

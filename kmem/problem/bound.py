@@ -2,8 +2,8 @@
 
 `graph_bound` is the roofline of the whole forward as if it were one perfect kernel: inputs and
 parameters read once, outputs written once, every operation done on the fastest unit that the
-contract allows. `node_cost_ms` is the opposite: a node as a kernel of its own, for ranking what to
-replace. work.py counts operations.
+contract allows; `part_bound` is that of some of its nodes. `node_cost_ms` is the opposite: a node
+as a kernel of its own, for ranking what to replace. work.py counts operations.
 
 Covered: dead nodes are not counted; inputs of which only slices are used count as those; products
 of which a triangle is kept count that triangle, products with `torch.diag(...)` one multiplication
@@ -12,10 +12,10 @@ need fewer operations than their definition says (a sum after a linear layer), i
 window touches, output bytes that are still in L2 when the last kernel ends.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kmem.problem.graph import Node, OpGraph
+from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.arithmetic import Work, input_specs
 from kmem.problem.operators.row import Layout, Operator, Traffic
 from kmem.problem.operators.table import find_operator, lowering_of
@@ -74,6 +74,41 @@ def graph_bound(graph: OpGraph, device: Device, contract: Contract) -> Bound | N
     times["bytes"] = _traffic_ms(read, written, device)
     limiter = max(times, key=times.__getitem__)
     return Bound(read + written, flops, times[limiter], limiter)
+
+
+def part_bound(
+    graph: OpGraph, nodes: Sequence[Node], device: Device, contract: Contract
+) -> Bound | None:
+    """The least time of some nodes of a graph, as if they were one perfect kernel.
+
+    What they read from others is read once, what others read of them is written once.
+    """
+    # the results of an operator with several are taken apart by nodes of their own
+    taken = [
+        user for node in nodes if isinstance(node.output, tuple) for user in graph.users(node.name)
+    ]
+    inside = {node.name: node for node in (*nodes, *taken)}
+    given = {
+        name: graph.placeholder(name) or Placeholder(name, "input", "", graph.spec(name))
+        for node in inside.values()
+        for name in node.refs()
+        if name not in inside
+    }
+    outputs = [
+        name
+        for name, node in inside.items()
+        if isinstance(node.output, TensorSpec)
+        and (name in graph.outputs or any(user.name not in inside for user in graph.users(name)))
+    ]
+    part = OpGraph(
+        tuple(given.values()),
+        tuple(sorted(inside.values(), key=lambda node: graph.place(node.name))),
+        tuple(outputs),
+        returns_tuple=True,
+        training=graph.training,
+        mode_matters=graph.mode_matters,
+    )
+    return graph_bound(part, device, contract)
 
 
 def parameter_bytes(graph: OpGraph) -> int:

@@ -6,7 +6,7 @@ an operator means stands in operators/.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
@@ -57,6 +57,8 @@ class Node:
     """One call: `target` is "aten.relu.default" or "getitem".
 
     `output` is a tuple for operators with several results, and None for those without any.
+    `module` is the path of the submodule whose forward made the call, as in the state_dict; "" for
+    the module itself, and where it is not known. It is a name for people: no identity covers it.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Node:
     args: tuple[Arg, ...]
     kwargs: Mapping[str, Arg]
     output: TensorSpec | tuple[TensorSpec, ...] | None
+    module: str = field(default="", compare=False)
 
     @property
     def spec(self) -> TensorSpec:

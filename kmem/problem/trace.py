@@ -213,7 +213,9 @@ def _read_placeholder(
 def _read_call(node: torch.fx.Node, target: str, constants: Mapping[str, str]) -> Node:
     kwargs = {key: _argument(value, constants) for key, value in node.kwargs.items()}
     args = _arguments(node.args, constants)
-    return Node(node.name, target, args, kwargs, _output(node.meta.get("val")))
+    callers = node.meta.get("nn_module_stack") or {"": ("",)}
+    path = str(next(reversed(callers.values()))[0])  # of the innermost
+    return Node(node.name, target, args, kwargs, _output(node.meta.get("val")), path)
 
 
 def _constant_value(

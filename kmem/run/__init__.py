@@ -23,6 +23,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - clock.py: the minutes of a run, and providers of language models that keep to them.
 - progress.py: what a run tells its display.
 - diary.py: the same as lines in the run directory, for who looks at a run from outside.
+- breakdown.py: where the module's own time goes, kept in the run directory.
 - survey.py: stages 1 to 3 of a round: profile, diagnose, prescribe for every parent kernel.
 - authors.py: stage 5: who proposes directions and writes candidates (stage 4 is orchestrate/).
 - conversations.py: what was asked of language models, as files.

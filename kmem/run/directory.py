@@ -24,6 +24,8 @@ Record = TypeVar("Record")
 
 _LOCK, _KILLS = "run.lock", "kills.txt"
 _OWNER = "run.json"
+#: Where the module's own time goes: written and read by breakdown.py.
+BREAKDOWN = "breakdown.json"
 #: What a run said and when: written and read by diary.py.
 DIARY = "diary.jsonl"
 #: What a run writes for its user: a directory with one of these and no owner is somebody's.
@@ -89,6 +91,7 @@ class RunDirectory:
     #                   convergence.png  result.json
     # What was tried:   attempts/NNN-<hash>/{kernel.py,kernel.small.py,attempt.json,log.txt}
     #                   profiles/  verdicts/  evidence/  conversations/  kills.txt  diary.jsonl
+    #                   breakdown.json
     # For resuming:     run.json (whose directory this is)  recalled-<run>.json
     #                   experience-<run>.json  rungs-<run>.jsonl  background-<run>-*.json
     # While it is made: scratch/  run.lock (held by the process at work)
@@ -166,7 +169,8 @@ class RunDirectory:
         """Take away what a run that never began has left: its mark and the directories it made."""
         if owner_of(self.root) == run.id:
             (self.root / _OWNER).unlink()
-            (self.root / DIARY).unlink(missing_ok=True)
+            for name in (DIARY, BREAKDOWN):
+                (self.root / name).unlink(missing_ok=True)
         with suppress(OSError):  # not empty: somebody else's files
             for place in self._made:
                 place.rmdir()

@@ -18,6 +18,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Device, Run, RunResult, RunState
 from kmem.run.baselines import count_loaded_at_once
+from kmem.run.breakdown import keep_breakdown
 from kmem.run.ceilings import measured_ceilings
 from kmem.run.diary import noted, write_entry
 from kmem.run.directory import RunDirectory
@@ -165,6 +166,7 @@ def _search(
     ):
         with processes.cores.hold():
             session = open_session(run.problem, run.contract, device, present, registry, memory)
+        keep_breakdown(RunDirectory(root), session.traced)
         memory.runs.start(run)
         for note in session.notes:
             audience.say(f"note: {note}")

@@ -2,6 +2,7 @@
 
 from kmem.memory.store import Memory
 from kmem.ui.pages.kernel import kernel_content
+from kmem.ui.pages.module_map import view_module
 from kmem.ui.pages.run import candidates, run_content, view_baselines
 from kmem.ui.pages.run_story import read_story
 from kmem.ui.rendering import render_alone
@@ -34,5 +35,9 @@ def render_run(memory: Memory, run_id: str) -> str:
         raise AssertionError("a table was asked for")
     details = [kernel_content(memory, story, number, attempt) for number, attempt in shown]
     baselines = view_baselines(story, PageRequest(""))
-    content = {**run_content(story, table, baselines, link), "details": details}
+    content = {
+        **run_content(story, table, baselines, link),
+        "module": view_module(story.run, PageRequest("")),
+        "details": details,
+    }
     return render_alone(Page("run.html", story.run.problem.name, content))

@@ -244,6 +244,6 @@ def _kept(request: PageRequest) -> dict[str, str]:
     return {key: value for key, value in request.query.items() if key not in own}
 
 
-def find_export(*tables: "TableView | Export") -> Export | None:
+def find_export(*tables: object) -> Export | None:
     """The export that an address asks of one of a page's tables; None if it asks for the page."""
     return next((table for table in tables if isinstance(table, Export)), None)

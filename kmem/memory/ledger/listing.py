@@ -63,6 +63,7 @@ class Listing(Tables):
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._counts: dict[tuple[OutcomeFilter, int], int] = {}
+        self._successes: dict[tuple[str, int, int, int], list[Success]] = {}
 
     def count(self, chosen: OutcomeFilter) -> int:
         """How many outcomes there are so, retracted ones among them.
@@ -144,6 +145,16 @@ class Listing(Tables):
             points: about how many there are of a skill with many outcomes; the first and the last
                 outcome are always among them.
         """
+        (newest,) = self._storage.read("select coalesce(max(id), 0) as id from outcomes")
+        (gone,) = self._storage.read("select coalesce(max(rowid), 0) as id from retractions")
+        known = (skill, points, int(newest["id"]), int(gone["id"]))
+        if known not in self._successes:
+            if len(self._successes) >= _COUNTS_KEPT:
+                self._successes.clear()
+            self._successes[known] = self._read_successes(skill, points)
+        return self._successes[known]
+
+    def _read_successes(self, skill: str, points: int) -> list[Success]:
         # a cross join keeps this order: retractions are few
         gone = """
             select o.id from retractions r

@@ -51,6 +51,21 @@ class SkillSums:
     log_speedup_squared_e9: int
 
 
+@dataclass(frozen=True, slots=True)
+class OriginSums:
+    """What one origin measured on one architecture, of all skills, and how it came out.
+
+    `log_speedup_e9` is the sum over the `timed` ones, in units of 1e-9.
+    """
+
+    origin: str
+    arch: str
+    tried: int
+    passed: int
+    timed: int
+    log_speedup_e9: int
+
+
 class SumColumns:
     """Rows of `skill_sums` by their ids.
 
@@ -101,6 +116,28 @@ class SumColumns:
         self.names[:, places] = np.array(names, dtype=np.int32).T
         self.sources[places] = sources
         self.counts[:, places] = np.array(counts, dtype=np.int64).T
+
+    def by_origin(self) -> list[OriginSums]:
+        """The sums of all skills by origin and architecture, most tried first."""
+        import numpy as np
+
+        origins: dict[str, int] = {}
+        codes = [origins.setdefault(name[0], len(origins)) for name in self.source_names]
+        if not codes:
+            return []
+        groups = np.array(codes)[self.sources] * len(self.archs) + self.names[Name.ARCH]
+        most = len(origins) * len(self.archs)
+        summed = [
+            np.bincount(groups, weights=self.counts[count], minlength=most).tolist()
+            for count in (Count.TRIED, Count.PASSED, Count.TIMED, Count.LOG_SPEEDUP_E9)
+        ]
+        pairs = [(origin, arch) for origin in origins for arch in self.archs]
+        found = [
+            OriginSums(*pair, *map(int, totals))
+            for pair, totals in zip(pairs, zip(*summed, strict=True), strict=True)
+            if totals[0]  # tried
+        ]
+        return sorted(found, key=lambda row: (-row.tried, row.origin, row.arch))
 
     def _grow(self, rows: int) -> None:
         """Make room for so many rows, and for an eighth more that may come next."""

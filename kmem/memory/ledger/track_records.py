@@ -22,7 +22,7 @@ from kmem.memory.ledger.posteriors import (
     average_skill,
     skill_posteriors,
 )
-from kmem.memory.ledger.sum_columns import SkillSums, SumColumns, SumRow
+from kmem.memory.ledger.sum_columns import OriginSums, SkillSums, SumColumns, SumRow
 from kmem.memory.storage import Row, Storage, Tables
 from kmem.records import Bottleneck
 
@@ -221,6 +221,10 @@ class TrackRecords(Tables):
             [json.dumps(sorted(set(names)))],
         )
         return {str(row["skill"]): _track_record("", row) for row in rows}
+
+    def by_origin(self) -> list[OriginSums]:
+        """What each origin measured on each architecture, most first; retracted ones left out."""
+        return self._load_columns().columns.by_origin()
 
     def refresh(self) -> None:
         """Derive the sums from the whole ledger if they lack outcomes, as after a migration.

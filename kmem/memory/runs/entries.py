@@ -61,15 +61,27 @@ class RunLine:
 class Entries(Tables):
     """`memory.run_entries`: the list of runs."""
 
+    #: The lines, and the state of the database that they show.
+    _lines: tuple[tuple[int, int], list[RunLine]] | None = None
+
     def lines(self, problem: str | None = None) -> list[RunLine]:
         """Every run as a line, newest first.
+
+        What was read holds until somebody writes, in this process or another.
 
         Args:
             problem: only the runs of problems with this name.
         """
-        condition = "" if problem is None else "where json_extract(r.record, '$.problem.name') = ?"
+        (others,) = self._storage.read("pragma data_version")
+        state = (others["data_version"], self._storage.db.conn.total_changes)
+        if self._lines is None or self._lines[0] != state:
+            self._lines = (state, self._read_lines())
+        lines = self._lines[1]
+        return [line for line in lines if problem is None or line.problem == problem]
+
+    def _read_lines(self) -> list[RunLine]:
         rows = self._storage.read(
-            f"""
+            """
             select
                 r.id,
                 r.state,
@@ -96,10 +108,8 @@ class Entries(Tables):
                 from attempts indexed by attempts_by_time
                 group by run
             ) a on a.run = r.id
-            {condition}
             order by r.created_at desc, r.rowid desc
-            """,
-            [] if problem is None else [problem],
+            """
         )
         return [
             RunLine(

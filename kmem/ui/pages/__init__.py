@@ -1,6 +1,7 @@
 """What each page shows: functions of a memory and a request, free of any web server.
 
 - run_story.py: all that memory has of one run.
+- module_map.py: where the module's own time goes, for the pages of a run and of a problem.
 - runs.py: the list of runs.
 - run.py: one run: verdict, staircase, candidates, descent, rounds.
 - kernel_tables.py: the tables of a candidate: errors, claims, metrics, launches.

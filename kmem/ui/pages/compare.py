@@ -121,8 +121,8 @@ def _option_rows(first: RunStory, second: RunStory) -> list[Row]:
         rows.append(
             {
                 "option": Cell(name, kind="code"),
-                "first": Cell(values[0]),
-                "second": Cell(values[1]),
+                "first": Cell(values[0], values[0] or "none"),
+                "second": Cell(values[1], values[1] or "none"),
                 "same": Cell(same, kind="status"),
             }
         )

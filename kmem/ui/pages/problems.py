@@ -16,6 +16,7 @@ from kmem.ui.figures import (
     describe_share,
     time_cell,
 )
+from kmem.ui.pages.module_map import ModuleMap, view_module
 from kmem.ui.pages.runs import COLUMNS as RUN_COLUMNS
 from kmem.ui.pages.runs import run_row
 from kmem.ui.plots.history import draw_history
@@ -33,6 +34,10 @@ COLUMNS = (
     Column("speed_of_light", "Of bound", numeric=True),
     Column("latest", "Latest run (UTC)"),
 )
+
+
+#: Directories of runs in which a problem's breakdown is looked for, newest first.
+_LOOKED_AT = 10
 
 
 def show_problems(memory: Memory, request: PageRequest) -> Page | Export:
@@ -103,6 +108,9 @@ def show_problem(memory: Memory, request: PageRequest) -> Page | Export:
     )
     if isinstance(table, Export):
         return table
+    module = _module(memory, lines, request)
+    if isinstance(module, Export):
+        return module
     problem = memory.runs.get(lines[0].id).problem
     timed = [(line, time_ms) for line in reversed(lines) if (time_ms := _time_ms(line)) is not None]
     content = {
@@ -113,10 +121,21 @@ def show_problem(memory: Memory, request: PageRequest) -> Page | Export:
             [(_origin(line), line.id, time_ms, line.speedup) for line, time_ms in timed]
         ),
         "pair": _pair(lines),
+        "module": module,
         "source": show_python(problem.source),
         "path": problem.path,
     }
     return Page("problem.html", name, content)
+
+
+def _module(
+    memory: Memory, lines: Sequence[RunLine], request: PageRequest
+) -> ModuleMap | Export | None:
+    """Where the module's time goes, as the latest run that is still there found it."""
+    for line in lines[:_LOOKED_AT]:
+        if module := view_module(memory.runs.get(line.id), request):
+            return module
+    return None
 
 
 def _pair(lines: Sequence[RunLine]) -> _Pair | None:

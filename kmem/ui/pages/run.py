@@ -19,11 +19,12 @@ from kmem.ui.figures import (
     time_cell,
 )
 from kmem.ui.live import listen_to_run
+from kmem.ui.pages.module_map import view_module
 from kmem.ui.pages.run_story import RunStory, read_story
-from kmem.ui.plots.genealogy import grow_tree
+from kmem.ui.plots.genealogy import choose_kin, grow_tree
 from kmem.ui.plots.staircase import draw_staircase
 from kmem.ui.requests import Export, Page, PageRequest
-from kmem.ui.tables import Cell, Column, Row, TableView, find_export, view_table
+from kmem.ui.tables import Cell, Column, Row, TableView, find_export, read_page, view_table
 
 COLUMNS = (
     Column("number", "#", numeric=True, names_row=True),
@@ -49,6 +50,10 @@ BASELINES = (
 )
 _SAID_SHOWN = 8
 _OTHERS_SHOWN = 10
+#: Kernels of the tree, and rounds on a page: a run of a week has thousands.
+_KIN_SHOWN = 200
+_ROUNDS_SHOWN = 20
+_FIRST_ROUNDS = PageRequest("", prefix="rounds.")
 #: Without scripts a live page loads itself so often, in seconds.
 _REFRESH_PLAIN_S = "5"
 
@@ -72,11 +77,14 @@ def show_run(memory: Memory, request: PageRequest) -> Page | Export:
     story = read_story(memory, request.names["run"])
     table = candidates(story, request)
     baselines = view_baselines(story, request)
-    if export := find_export(table, baselines):
+    eager = next((each for each in story.baselines if each.name == "eager"), None)
+    module = view_module(story.run, request, eager)
+    if export := find_export(table, baselines, module):
         return export
     going = story.state != "finished"
     content = {
-        **run_content(story, table, baselines),
+        **run_content(story, table, baselines, rounds=request.part("rounds")),
+        "module": module,
         "live": live if going else "",
         "diary": read_diary(Path(story.run.out_dir), _SAID_SHOWN) if going else (),
         "others": _others(memory, story),
@@ -126,15 +134,18 @@ def run_content(
     table: TableView | Export,
     baselines: TableView | Export,
     link: KernelLink | None = None,
+    rounds: PageRequest = _FIRST_ROUNDS,
 ) -> Mapping[str, object]:
     """What the template of a run shows.
 
     Args:
         link: the address of a kernel's page; by default that of the server.
+        rounds: which page of the rounds, newest first.
     """
     return {
         "baselines": baselines,
         "diary": (),
+        "module": None,
         "others": (),
         "problem_href": problem_address(story.run.problem.name),
         "story": story,
@@ -145,8 +156,9 @@ def run_content(
         "staircase": draw_staircase(
             story.attempts, story.baselines, story.bound.time_ms if story.bound else None
         ),
-        "tree": grow_tree(story.attempts),
-        "rounds": _rounds(story),
+        "tree": grow_tree(choose_kin(story.attempts, _KIN_SHOWN)),
+        "kernels": len({attempt.candidate.kernel.hash for attempt in story.attempts}),
+        **_page_of_rounds(_rounds(story), rounds),
         "table": table,
         "kernel_link": link or (lambda kernel: kernel_address(story.run.id, kernel)),
         "skill_link": skill_address,
@@ -246,6 +258,22 @@ def _interval(result: RunResult | None) -> str:
     if timing.ratio_low is None or timing.ratio_high is None:
         return text
     return f"{text}, 95% {timing.ratio_low:.3f} to {timing.ratio_high:.3f}"
+
+
+def _page_of_rounds(rounds: Sequence[Round], request: PageRequest) -> Mapping[str, object]:
+    """Some of the rounds, newest first, with the addresses of those before and after."""
+    newest = rounds[::-1]
+    page = read_page(request)
+    if page * _ROUNDS_SHOWN >= len(newest):
+        page = 0
+    shown = newest[page * _ROUNDS_SHOWN : (page + 1) * _ROUNDS_SHOWN]
+    more = (page + 1) * _ROUNDS_SHOWN < len(newest)
+    return {
+        "rounds": shown,
+        "rounds_total": len(newest),
+        "rounds_newer": request.address(page=str(page)) if page else "",
+        "rounds_older": request.address(page=str(page + 2)) if more else "",
+    }
 
 
 def _rounds(story: RunStory) -> list[Round]:

@@ -29,7 +29,7 @@ COLUMNS = (
     Column("passed", "Passed", numeric=True),
     Column("improved", "Improved", numeric=True),
     Column("speedup", "Speedup", numeric=True),
-    Column("operators", "Operators"),
+    Column("operators", "Operators", wraps=True),
     Column("bottlenecks", "Bottlenecks", wraps=True),
     Column("description", "Description", shown=False),
 )
@@ -184,8 +184,8 @@ def _facts(posterior: Posterior) -> list[Fact]:
     speedup = describe_factor(math.exp(posterior.log_speedup))
     return [
         Fact("Tried", f"{posterior.tried:,}", "outcomes in the ledger"),
-        Fact("Next is correct", f"{posterior.correct:.0%}", "expected", "measured"),
-        Fact("A correct one improves", f"{posterior.improves:.0%}", "expected", "measured"),
+        Fact("Next is correct", f"{posterior.correct:.0%}", "by age and trust", "measured"),
+        Fact("A correct one improves", f"{posterior.improves:.0%}", "by age and trust", "measured"),
         Fact("By a factor", speedup, f"{low:.2f} to {high:.2f}", "measured"),
     ]
 

@@ -41,6 +41,33 @@ class _Place:
         return _Place(number, f"{self.below}├─ ", f"{self.below}│  ")
 
 
+def choose_kin(attempts: Sequence[Attempt], most: int) -> Sequence[Attempt]:
+    """Of many attempts the fastest, each with all that it was made from, in their order.
+
+    Args:
+        most: about how many; a line of descent is not cut.
+    """
+    if len(attempts) <= most:
+        return attempts
+    by_kernel = {attempt.candidate.kernel.hash: attempt for attempt in reversed(attempts)}
+    ranked = sorted(
+        by_kernel.values(),
+        key=lambda attempt: (
+            attempt.measurement.latency_ms is None,
+            attempt.measurement.latency_ms or 0.0,
+        ),
+    )
+    chosen: set[str] = set()
+    for attempt in ranked:
+        if len(chosen) >= most:
+            break
+        kernel: str | None = attempt.candidate.kernel.hash
+        while kernel in by_kernel and kernel not in chosen:
+            chosen.add(kernel)
+            kernel = by_kernel[kernel].candidate.kernel.parent
+    return [attempt for attempt in attempts if attempt.candidate.kernel.hash in chosen]
+
+
 def grow_tree(attempts: Sequence[Attempt]) -> list[Branch]:
     """Every kernel once, under the one it was made from, in the order in which they were tried.
 

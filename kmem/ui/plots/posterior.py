@@ -51,7 +51,8 @@ def draw_posterior(outcomes: Sequence[Success]) -> PosteriorPlot | None:
         tuple(count_ticks(across, total)),
         tuple(Tick(up.place(share / 4), f"{share / 4:.0%}") for share in range(5)),
         Tick(up.place(mean), f"{mean:.0%} ± {2 * deviation:.0%}"),
-        f"{passed} of {total} outcomes passed; the next does with probability {mean:.0%}",
+        f"{passed} of {total} outcomes passed; "
+        f"all counted alike, the next does with probability {mean:.0%}",
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kmem.records import Attempt, Baseline
 from kmem.run.convergence import best_so_far, timed_attempts
@@ -18,6 +19,8 @@ from kmem.ui.plots.frame import (
     log_ticks,
     spread_labels,
 )
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,12 @@ class Staircase:
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     summary: str
+    passed: int
+    drawn: int  # of those that passed; each that was the best so far is among them
+
+
+#: More dots would lie over each other.
+_DOTS, _MARKS = 300, 200
 
 
 def draw_staircase(
@@ -64,19 +73,29 @@ def draw_staircase(
     levels.append(("best", f"best {describe_ms(best_ms)}", scale.place(best_ms)))
     if bound_ms:
         levels.append(("bound", f"bound {describe_ms(bound_ms)}", scale.place(bound_ms)))
+    dots = _dots(timed, steps, across, scale)
+    dots = [*thin([dot for dot in dots if not dot.leads], _DOTS), *(d for d in dots if d.leads)]
+    refused = [
+        across.place(number)
+        for number, attempt in enumerate(attempts, 1)
+        if attempt.measurement.latency_ms is None
+    ]
     return Staircase(
         f"{path}H{WIDTH - RIGHT}",
-        tuple(_dots(timed, steps, across, scale)),
-        tuple(
-            across.place(number)
-            for number, attempt in enumerate(attempts, 1)
-            if attempt.measurement.latency_ms is None
-        ),
+        tuple(sorted(dots, key=lambda dot: dot.x)),
+        tuple(thin(refused, _MARKS)),
         tuple(spread_labels(levels)),
         tuple(count_ticks(across, len(attempts))),
         tuple(log_ticks(scale, describe_ms)),
         _summary(len(attempts), len(timed), best_ms, bound_ms),
+        len(timed),
+        len(dots),
     )
+
+
+def thin(values: Sequence[Value], most: int) -> Sequence[Value]:
+    """At most so many of the values, evenly chosen."""
+    return values[:: -(-len(values) // most)] if len(values) > most else values
 
 
 def _dots(

@@ -1,12 +1,13 @@
-"""A treemap: where the time of one forward goes, an area for each launch.
+"""A treemap: where the time of one forward goes, an area for each launch or part of the module.
 
 Areas are as near to squares as a row-wise filling makes them. Source: Bruls, Huizing, van Wijk,
 "Squarified Treemaps", 2000.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kmem.problem.breakdown import Breakdown, TimePart
 from kmem.records import Profile
 from kmem.ui.figures import describe_ms
 from kmem.ui.plots.frame import WIDTH
@@ -15,8 +16,12 @@ HEIGHT = 240
 #: More would be slivers: the shortest stand together.
 _MOST = 24
 _SHADES = 5
+#: How much faster a part could be, at least, to have each shade but the last.
+_GAINS = (10.0, 5.0, 2.5, 1.5)
 #: A letter of a label in pixels, about.
 _LETTER_PX = 7.0
+#: A name that is cut shorter says nothing.
+_LEAST_LETTERS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,8 @@ class Tile:
     label: str
     time: str
     text: str
-    shade: int  # 0 for the largest
+    shade: int  # 0 for the largest, or for what has most to gain
+    place: str = ""  # where it is in the module
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class Treemap:
 
     tiles: tuple[Tile, ...]
     summary: str
+    legend: tuple[str, ...] = ()  # what the shades say, from 0 on; empty where they only rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,8 @@ def draw_treemap(profile: Profile) -> Treemap | None:
 def _tile(name: str, time_ms: float, total: float, area: _Area, shade: int) -> Tile:
     share = f"{describe_ms(time_ms)}, {time_ms / total:.0%}"
     letters = int((area.width - 14) / _LETTER_PX)
+    named = letters >= min(len(name), _LEAST_LETTERS)
+    fitting = share if len(share) <= letters else f"{time_ms / total:.0%}"
     label = name if len(name) <= letters else f"{name[: max(letters - 1, 0)]}…"
     return Tile(
         round(area.x, 1),
@@ -83,11 +92,63 @@ def _tile(name: str, time_ms: float, total: float, area: _Area, shade: int) -> T
         round(area.width, 1),
         round(area.height, 1),
         name,
-        label if letters >= 3 and area.height >= 22 else "",
-        share if len(share) <= letters and area.height >= 42 else "",
+        label if named and area.height >= 22 else "",
+        fitting if named and len(fitting) <= letters and area.height >= 42 else "",
         f"{name}: {share}",
         shade,
     )
+
+
+def draw_breakdown(whole: Breakdown) -> Treemap:
+    """The parts of a module by the time that eager takes for them, shaded by what is to be won."""
+    parts, rest = list(whole.parts), whole.rest
+    if len(parts) > _MOST - 1:
+        left = [*parts[_MOST - 1 :], *filter(None, [rest])]
+        parts = parts[: _MOST - 1]
+        rest = TimePart(
+            "",
+            f"{whole.nodes - sum(part.calls for part in parts)} more operators",
+            1,
+            sum(part.eager_ms for part in left),
+            sum(part.least_ms for part in left),
+        )
+    shown = [*parts, *filter(None, [rest])]
+    shown.sort(key=lambda part: -part.eager_ms)
+    areas = fill_area([part.eager_ms for part in shown], WIDTH, HEIGHT)
+    tiles = [_part_tile(part, whole, area) for part, area in zip(shown, areas, strict=True)]
+    first = whole.parts[0]
+    share = f"{first.eager_ms / whole.eager_ms:.0%}"
+    summary = f"{_part_name(first)} takes {share}; shades say how much faster a part could be"
+    legend = [f"{factor:g}×" for factor in _GAINS] + ["less"]
+    return Treemap(tuple(tiles), summary, tuple(legend))
+
+
+def _part_name(part: TimePart) -> str:
+    name = f"{part.operator} ×{part.calls}" if part.calls > 1 else part.operator
+    return f"{name} in {part.module}" if part.module else name
+
+
+def _part_tile(part: TimePart, whole: Breakdown, area: _Area) -> Tile:
+    name = f"{part.operator} ×{part.calls}" if part.calls > 1 else part.operator
+    letters = int((area.width - 14) / _LETTER_PX)
+    if len(name) > letters:
+        name = part.operator
+    tile = _tile(name, part.eager_ms, whole.eager_ms, area, _shade(part))
+    place = part.module
+    if len(place) > letters:  # its end says more than its beginning
+        place = f"…{place[len(place) - letters + 1 :]}"
+    attainable = f"attainable {describe_ms(part.least_ms)}"
+    return replace(
+        tile,
+        text=f"{_part_name(part)}: {describe_ms(part.eager_ms)}, "
+        f"{part.eager_ms / whole.eager_ms:.0%}; {attainable}",
+        place=place if letters >= 6 and area.height >= 58 else "",
+    )
+
+
+def _shade(part: TimePart) -> int:
+    gain = part.eager_ms / part.least_ms if part.least_ms > 0 else _GAINS[0]
+    return next((place for place, least in enumerate(_GAINS) if gain >= least), len(_GAINS))
 
 
 def fill_area(sizes: Sequence[float], width: float, height: float) -> list[_Area]:
