@@ -20,6 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from kmem.deploy.shipped.calls import NoCalls, calls_of
 from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
 from kmem.deploy.shipped.ops import operator
 from kmem.deploy.shipped.sharing import CannotShare, holder_of, make_shell, share_state
@@ -176,11 +177,24 @@ def _fit(module: nn.Module, entry: Entry) -> tuple["Kernel | None", str]:
             return None, f"its {each.name} is of {found.dtype}, the kernel is for {each.dtype}"
     device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
     try:
-        if fingerprint(module, entry.inputs, device) != entry.graph:
+        if not _computes(module, entry, device):
             return None, _why_another(module, entry)
         return Kernel(entry, module), ""
     except (NoFingerprint, CannotShare, PackageError) as ex:
         return None, str(ex)
+
+
+def _computes(module: nn.Module, entry: Entry, device: torch.device) -> bool:
+    """Whether a module computes what an entry's kernel does, from inputs of the entry's shapes.
+
+    Raises NoFingerprint: if that cannot be told.
+    """
+    try:
+        if calls_of(module, entry.inputs, device) == entry.calls:
+            return True
+    except NoCalls:
+        pass
+    return fingerprint(module, entry.inputs, device) == entry.graph
 
 
 def _why_another(module: nn.Module, entry: Entry) -> str:
