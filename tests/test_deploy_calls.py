@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from kmem.deploy.entries import entries_of
-from kmem.deploy.shipped import patch
+from kmem.deploy.shipped import ops, patch
 from kmem.deploy.shipped.calls import NoCalls, calls_of
+from kmem.deploy.shipped.ops import operator_name
 from kmem.deploy.shipped.table import Input
-from tests.shipped_runs import finished_run
+from tests.shipped_runs import KERNEL, finished_run
 from tests.test_deploy_apply import Norm
 
 CPU = torch.device("cpu")
@@ -88,3 +90,16 @@ def test_a_module_on_fake_tensors_has_the_calls_of_its_like() -> None:
     with torch._subclasses.FakeTensorMode():
         fake = Norm()
     assert calls(fake) == calls(Norm())
+
+
+def test_an_operator_is_registered_only_where_a_tracer_asks_for_it(tmp_path: Path) -> None:
+    entries = entries_of([finished_run(tmp_path / "run", kernel=KERNEL + "\n# asked late\n")])
+    norm, x = Norm().eval(), torch.randn(6, 64)
+    with torch.no_grad(), patch.apply(norm, entries) as handle:
+        norm(x)
+        assert handle.status()[0].served == 1
+        assert operator_name(entries[0]) not in ops._registered
+        graph = make_fx(norm)(x)
+    assert [str(node.target) for node in graph.graph.nodes if node.op == "call_function"] == [
+        f"{operator_name(entries[0]).replace('::', '.')}.default"
+    ]

@@ -10,6 +10,7 @@ here. In the order in which a package uses them:
 - sharing.py: a kernel's ModelNew on the parameters and buffers of somebody's module.
 - launches.py: a kernel's launches as torch can trace them.
 - ops.py: each kernel as an operator of torch.library, for torch.compile and torch.export.
+- standing.py: how an entry stands in a model, and why not otherwise.
 - patch.py: kernels bound to the modules of a model, and taken away again.
 - patterns.py: what a kernel computes as a pattern of ATen operators, and where a graph holds it.
 - inductor.py: a pass for Inductor that puts kernels where a graph computes the same.
