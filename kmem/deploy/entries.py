@@ -86,12 +86,11 @@ def _draft(result: Result, name: str) -> Draft:
     inputs = [_input_data(each.spec, each.value) for each in _inputs(graph)]
     init = list(getattr(module, "get_init_inputs", list)())
     _refuse_constructor(init, what)
-    names, mark, calls = _trace_reference(module, init, inputs, precision, what)
+    names, prints = _trace_reference(module, init, inputs, precision, what)
     read = {ref for node in graph.nodes for ref in node.refs()}
     data = {
         "name": name,
-        "graph": mark,
-        "calls": calls,
+        **prints,
         "inputs": inputs,
         "outputs": [_spec_data(graph.node(each).spec) for each in graph.outputs],
         "returns_tuple": graph.returns_tuple,
@@ -192,10 +191,10 @@ def _trace_reference(
     inputs: Sequence[dict[str, Any]],
     precision: Precision,
     what: str,
-) -> tuple[list[str], str, str]:
+) -> tuple[list[str], dict[str, str]]:
     """Names of all parameters of the problem's Model, its fingerprint, and the hash of its calls.
 
-    On fake tensors; the last is empty where calls do not tell what it computes.
+    On fake tensors; the hash is empty where calls do not tell what it computes.
     """
     given = [
         Input(None, None, None, each["value"])
@@ -216,7 +215,7 @@ def _trace_reference(
         calls = calls_of(model, given, torch.device("cpu"))
     except NoCalls:
         calls = ""
-    return [name for name, _ in model.named_parameters()], mark, calls
+    return [name for name, _ in model.named_parameters()], {"graph": mark, "calls": calls}
 
 
 def _inputs(graph: OpGraph) -> list[Any]:
