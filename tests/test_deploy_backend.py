@@ -20,6 +20,7 @@ import kmem
 from kmem.deploy.backend import Both, compile_graph
 from kmem.deploy.entries import entries_of
 from kmem.deploy.shipped.inductor import KernelPass
+from kmem.deploy.shipped.ops import operator_name
 from kmem.run.result import Result
 from tests.shipped_runs import KERNEL, finished_run
 from tests.test_deploy_apply import Norm, Stack
@@ -97,7 +98,9 @@ def test_the_backend_is_inductor_with_kernels_and_says_what_it_did(
     )
     with torch.no_grad(), caplog.at_level(logging.INFO, "kmem.deploy.shipped.inductor"):
         halves = model.other(2 * model.second(model.linear(2 * model.first(x))))
-        with torch._dynamo.config.patch(error_on_recompile=True):
+        # a graph from Inductor's cache meets no pass, and none is reported
+        no_cache = torch._inductor.config.patch(force_disable_caches=True)
+        with torch._dynamo.config.patch(error_on_recompile=True), no_cache:
             for _ in range(2):
                 torch.testing.assert_close(fast(x), halves, rtol=1e-4, atol=1e-5)
     (line,) = [str(each) for each in kmem.compile_report()[before:]]
@@ -209,6 +212,17 @@ def test_the_cache_of_compiled_code_knows_the_kernels(result: Result, tmp_path: 
     other = entries_of([finished_run(tmp_path / "run")])
     assert KernelPass(entries).uuid() == KernelPass(entries).uuid()
     assert len({KernelPass(each).uuid() for each in (entries, other, entries + other)}) == 3
+
+
+def test_code_from_the_cache_finds_its_operators_in_a_process_that_made_none(
+    tmp_path: Path,
+) -> None:
+    kernel = KERNEL + "\n# compiled by another process\n"
+    entries = entries_of([finished_run(tmp_path / "run", kernel=kernel)])
+    name = operator_name(entries[0]).partition("::")[2]
+    assert not hasattr(torch.ops.kmem, name)
+    KernelPass(entries).uuid()
+    assert hasattr(torch.ops.kmem, name)
 
 
 class Watching(CustomGraphPass):

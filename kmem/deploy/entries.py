@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kmem.deploy.shipped.calls import NoCalls, calls_of
 from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
 from kmem.deploy.shipped.table import Entry, Input, read_entry
 from kmem.devices import named_target
@@ -85,11 +86,11 @@ def _draft(result: Result, name: str) -> Draft:
     inputs = [_input_data(each.spec, each.value) for each in _inputs(graph)]
     init = list(getattr(module, "get_init_inputs", list)())
     _refuse_constructor(init, what)
-    names, mark = _trace_reference(module, init, inputs, precision, what)
+    names, prints = _trace_reference(module, init, inputs, precision, what)
     read = {ref for node in graph.nodes for ref in node.refs()}
     data = {
         "name": name,
-        "graph": mark,
+        **prints,
         "inputs": inputs,
         "outputs": [_spec_data(graph.node(each).spec) for each in graph.outputs],
         "returns_tuple": graph.returns_tuple,
@@ -190,8 +191,11 @@ def _trace_reference(
     inputs: Sequence[dict[str, Any]],
     precision: Precision,
     what: str,
-) -> tuple[list[str], str]:
-    """Names of all parameters of the problem's Model, and its fingerprint; on fake tensors."""
+) -> tuple[list[str], dict[str, str]]:
+    """Names of all parameters of the problem's Model, its fingerprint, and the hash of its calls.
+
+    On fake tensors; the hash is empty where calls do not tell what it computes.
+    """
     given = [
         Input(None, None, None, each["value"])
         if "value" in each
@@ -207,7 +211,11 @@ def _trace_reference(
             mark = fingerprint(model, given, torch.device("cpu"))
     except NoFingerprint as ex:
         raise OutputError(f"{what} cannot be shipped: its forward cannot be traced: {ex}") from ex
-    return [name for name, _ in model.named_parameters()], mark
+    try:
+        calls = calls_of(model, given, torch.device("cpu"))
+    except NoCalls:
+        calls = ""
+    return [name for name, _ in model.named_parameters()], {"graph": mark, "calls": calls}
 
 
 def _inputs(graph: OpGraph) -> list[Any]:

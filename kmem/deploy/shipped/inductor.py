@@ -10,6 +10,7 @@ What was replaced and why not is logged: `TORCH_LOGS=<this package>`, and kept i
 import hashlib
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import getitem
 from pathlib import Path
@@ -50,13 +51,20 @@ class KernelPass(CustomGraphPass):
         self._patterns: dict[tuple[str, torch.device], Pattern | str] = {}
 
     def uuid(self) -> str:
-        """What code in Inductor's cache depends on: the kernels, and how they are found."""
+        """What code in Inductor's cache depends on: the kernels, and how they are found.
+
+        The operators are registered here: code from the cache calls them, and no pass runs for it.
+        """
         digest = hashlib.sha256()
         for name in ("inductor.py", "patterns.py", "ops.py"):
             digest.update(Path(__file__).with_name(name).read_bytes())
         for entry in self.entries:
             digest.update(operator_name(entry).encode())
-            digest.update(repr(devices_for(entry)).encode())
+            devices = devices_for(entry)
+            digest.update(repr(devices).encode())
+            if devices:
+                with suppress(Exception):  # whatever refuses it does so again, and is reported
+                    operator(entry)
         return digest.hexdigest()
 
     def __call__(self, graph: fx.Graph) -> None:

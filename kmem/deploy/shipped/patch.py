@@ -9,7 +9,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import signature
 from types import CodeType
@@ -19,10 +18,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
+from kmem.deploy.shipped.calls import NoCalls, calls_of
 from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
-from kmem.deploy.shipped.ops import operator
+from kmem.deploy.shipped.ops import Operator, operator
 from kmem.deploy.shipped.sharing import CannotShare, holder_of, make_shell, share_state
+from kmem.deploy.shipped.standing import Standing
 from kmem.deploy.shipped.supports import (
     devices_for,
     is_capturing,
@@ -40,28 +42,6 @@ _PLAIN = (torch.Tensor, nn.Parameter)
 _TRACED = (FakeTensor, FunctionalTensor)
 #: Modules that are named in the reason why an entry is not used.
 _NAMED_AT_MOST = 3
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How one entry of the table stands in a model."""
-
-    entry: str
-    module: str | None  # path in the model; None where it fits no module
-    active: bool
-    reason: str  # why it is not active, or why the last call ran the module's own code
-    served: int = 0  # calls outside of compiled code that the kernel answered
-    passed_on: int = 0  # calls outside of compiled code that ran the module's own code
-    first_call_s: float | None = None  # what the first served call took, compiling included
-
-    def __str__(self) -> str:
-        if self.module is None:
-            return f"{self.entry}: not active, {self.reason}"
-        where = f"{self.entry} at {self.module or 'the model itself'}"
-        if not self.active:
-            return f"{where}: not active, {self.reason}"
-        text = f"{where}: active, {self.served} calls served, {self.passed_on} passed on"
-        return f"{text}; last: {self.reason}" if self.reason else text
 
 
 class Handle:
@@ -176,11 +156,24 @@ def _fit(module: nn.Module, entry: Entry) -> tuple["Kernel | None", str]:
             return None, f"its {each.name} is of {found.dtype}, the kernel is for {each.dtype}"
     device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
     try:
-        if fingerprint(module, entry.inputs, device) != entry.graph:
+        if not _computes(module, entry, device):
             return None, _why_another(module, entry)
         return Kernel(entry, module), ""
     except (NoFingerprint, CannotShare, PackageError) as ex:
         return None, str(ex)
+
+
+def _computes(module: nn.Module, entry: Entry, device: torch.device) -> bool:
+    """Whether a module computes what an entry's kernel does, from inputs of the entry's shapes.
+
+    Raises NoFingerprint: if that cannot be told.
+    """
+    try:
+        if calls_of(module, entry.inputs, device) == entry.calls:
+            return True
+    except NoCalls:
+        pass
+    return fingerprint(module, entry.inputs, device) == entry.graph
 
 
 def _why_another(module: nn.Module, entry: Entry) -> str:
@@ -189,6 +182,20 @@ def _why_another(module: nn.Module, entry: Entry) -> str:
         return text
     here, there = ("training", "eval") if module.training else ("eval", "training")
     return f"{text} (it is in {here} mode, the kernel was made in {there} mode)"
+
+
+def _registering(kernel: "Kernel") -> Callable[[], int]:
+    """What gives a kernel its operator, and is called but not traced by a compiler."""
+
+    def register() -> int:
+        if kernel._operator is None:
+            with _disable_current_modes():
+                kernel._operator = operator(kernel.entry)
+        return 0
+
+    # as torch.compiler.assume_constant_result does, which imports all of Dynamo
+    register._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return register
 
 
 class Kernel:
@@ -200,7 +207,8 @@ class Kernel:
         share_state(self._shell, module)
         self._state = [holder_of(module, each.name) for each in entry.state]
         self._modes = [(each, each.training) for each in module.modules()]
-        self._operator = operator(entry)
+        self._operator: Operator | None = None  # registered when a tracer first needs it
+        self._register = _registering(self)
         self._devices = devices_for(entry)
         self._has_values = not all(each.is_tensor for each in entry.inputs)  # beyond the key
         self._adds_in_any_order = b"tl.atomic_" in entry.kernel.read_bytes()
@@ -261,7 +269,8 @@ class Kernel:
     def run(self, inputs: Sequence[Any], original: Any) -> Any:
         """The kernel's answer to a call to which there is no objection."""
         if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-            return self._operator(inputs, self._read_state())
+            self._register()
+            return self._operator(inputs, self._read_state())  # type: ignore[misc]
         device = next(each.device for each in inputs if isinstance(each, torch.Tensor))
         if device in self._is_proven:
             self.served += 1

@@ -49,6 +49,7 @@ class Entry:
 
     name: str
     graph: str  # fingerprint of the module that it replaces
+    calls: str  # hash of its ATen calls; empty where they do not tell what it computes
     inputs: tuple[Input, ...]
     outputs: tuple[Input, ...]
     returns_tuple: bool
@@ -84,6 +85,7 @@ def read_entry(data: dict[str, Any], root: Path) -> Entry:
     return Entry(
         data["name"],
         data["graph"],
+        data["calls"],
         tuple(_read_input(each) for each in data["inputs"]),
         tuple(_read_input(each) for each in data["outputs"]),
         data["returns_tuple"],
