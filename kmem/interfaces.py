@@ -53,6 +53,7 @@ class ModelRequest:
     base_url: str | None = None
     timeout_s: float = 600.0
     stable_chars: int = 0  # of the first user message: other questions of the role begin so, too
+    stream: bool = True  # False: the answer comes whole, for servers that cannot stream
 
 
 class StopReason(Enum):
