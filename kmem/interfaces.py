@@ -69,10 +69,7 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer, with token counts as the provider reports them.
-
-    Counts are None where the provider reports none, as `command` does.
-    """
+    """A model's answer, with token counts where the provider reports them (`command` does not)."""
 
     text: str
     model: str

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from kmem.interfaces import ModelRequest, StopReason
-from kmem.providers.answer import Answer
-from kmem.providers.http import HttpProvider, at_once
+from kmem.providers.answer import Answer, at_once
+from kmem.providers.http import HttpProvider
 
 if TYPE_CHECKING:
     from anthropic import Anthropic

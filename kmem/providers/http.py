@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
@@ -294,15 +294,6 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
             f"{base_url} refused {subject} (HTTP {status}): {said}; change what it names, or "
             "correct --base-url"
         )
-
-
-def at_once(ask: Callable[[], EventT]) -> AbstractContextManager[Iterable[EventT]]:
-    """An answer that comes whole, as a stream of one event that is asked for when it is read."""
-
-    def only() -> Iterator[EventT]:
-        yield ask()
-
-    return nullcontext(only())
 
 
 def checked_url(url: str) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kmem.interfaces import ModelRequest, StopReason
-from kmem.providers.answer import Answer
-from kmem.providers.http import HttpProvider, at_once
+from kmem.providers.answer import Answer, at_once
+from kmem.providers.http import HttpProvider
 
 if TYPE_CHECKING:
     from openai import OpenAI
