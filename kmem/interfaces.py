@@ -53,6 +53,7 @@ class ModelRequest:
     base_url: str | None = None
     timeout_s: float = 600.0
     stable_chars: int = 0  # of the first user message: other questions of the role begin so, too
+    stream: bool = True  # False: the answer comes whole, for servers that cannot stream
 
 
 class StopReason(Enum):
@@ -68,10 +69,7 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer, with token counts as the provider reports them.
-
-    Counts are None where the provider reports none, as `command` does.
-    """
+    """A model's answer, with token counts where the provider reports them (`command` does not)."""
 
     text: str
     model: str

@@ -1,5 +1,6 @@
 """Which model plays which role: the grammar of -m and its companions, and what breaks it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -22,10 +23,11 @@ def chosen(
 ) -> dict[str, ModelChoice]:
     typed = ModelOptions(
         models,
-        base_url,
+        (base_url,) if base_url else (),
         settings.get("temperatures", ()),
         settings.get("efforts", ()),
         settings.get("limits", ()),
+        no_stream=False,
     )
     found = choose_models(typed, PROVIDERS)
     assert len({choice.role for choice in found}) == len(found)
@@ -65,6 +67,26 @@ def test_a_server_holds_for_what_is_not_sent_elsewhere_by_name() -> None:
     found = chosen("local-model", "optimiser=anthropic/claude-opus-4", base_url="http://here/v1")
     assert found["any"].base_url == "http://here/v1"
     assert found["optimiser"].base_url is None
+
+
+def test_each_provider_has_its_own_server_and_all_may_be_asked_for_whole_answers() -> None:
+    typed = ModelOptions(
+        ("local-model", "optimiser=anthropic/claude-opus-4"),
+        ("http://here/v1", "anthropic=http://relay"),
+        (),
+        (),
+        (),
+        no_stream=True,
+    )
+    found = choose_models(typed, PROVIDERS)
+    assert [choice.base_url for choice in found] == ["http://here/v1", "http://relay"]
+    assert not any(choice.stream for choice in found)
+    for urls, message in {
+        ("command=http://here",): "command has no servers to choose from",
+        ("http://here", "openai=http://there"): "given twice for openai",
+    }.items():
+        with pytest.raises(click.UsageError, match=message):
+            choose_models(replace(typed, base_urls=urls), PROVIDERS)
 
 
 @pytest.mark.parametrize("text", ["llama-3", "Qwen/Qwen3-32B", "planner=mistral"])

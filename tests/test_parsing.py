@@ -182,6 +182,9 @@ SKETCH = "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        r
         f"```py\n{KERNEL}```",
         f"```\n{KERNEL}```",
         f"~~~python\n{KERNEL}~~~",
+        f"```cpp\n{KERNEL}```",
+        f"Step 1. I load.\n\n```cuda\n{KERNEL}```\n\nStep 2. It is fast: `tl.load` is all.",
+        f"```cpp\nint main() {{}}\n```\nthe same for Triton:\n```triton\n{KERNEL}```",
         f"```python\n\n\n{KERNEL}\n\n```",
         f"First a sketch:\n```python\nx = 1\n```\nNow the file:\n```python\n{KERNEL}```",
         f"The class:\n```python\n{SKETCH}\n```\nThe file:\n```python\n{KERNEL}```",
@@ -236,7 +239,20 @@ def test_the_file_that_the_model_was_given_is_a_quotation_beside_its_own() -> No
         (f"{KERNEL}    x = (\n        2\nand so on.\n", "not valid Python"),
         ("```python\nx = (\n```", "not valid Python: line 1: '\\(' was never closed"),
         ("```python\nclass ModelNew:\n  x = '\0'\n```", "not valid Python"),
-        ("```python\nclass Model:\n    pass\n```", "defines no class ModelNew"),
+        (
+            "```python\nclass Model:\n    pass\n```",
+            "no class ModelNew at .*; call the class Model so",
+        ),
+        (f"```python\n{KERNEL.replace('ModelNew', 'Fast')}```", "call the class Fast so"),
+        (
+            f"```python\n{KERNEL[KERNEL.index('BLOCK') :]}```",
+            "uses torch, triton, tl and imports no such name",
+        ),
+        (
+            f"```python\n{KERNEL.replace('import triton.language as tl', '')}```",
+            "uses tl and imports no such name",
+        ),
+        (f"```python\n{SKETCH}\n```", "uses torch and imports"),
         ("```python\nclass ModelNew:\n" + "    x = " + "(" * 50_000 + "\n```", "not valid Python"),
         (
             "```python\nclass ModelNew:\n" + "    x = " + "-" * 200_000 + "1\n```",

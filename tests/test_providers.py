@@ -94,6 +94,40 @@ def test_a_long_answer_is_streamed_whole_with_the_servers_counts(provider: HttpP
     assert server.requests[0].stream
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply("a kernel", input_tokens=1234),
+        Reply("x" * 8000),
+        Reply("I cannot help", StopReason.REFUSAL),
+        Reply(""),
+        Reply("so", StopReason.LENGTH),
+    ],
+)
+def test_an_answer_that_is_not_streamed_says_the_same(provider: HttpProvider, reply: Reply) -> None:
+    with ScriptedServer(in_order(Reply(status=429, retry_after="0"), reply)) as server:
+        whole = ask(provider, server, stream=False)
+        assert whole == ask(provider, server)
+    assert [turn.stream for turn in server.requests] == [False, False, True]
+    assert "stream_options" not in server.requests[0].body
+    assert {turn.messages for turn in server.requests} == {MESSAGES}
+
+
+@pytest.mark.parametrize("raw", [b"{broken", b'{"foo": 1}', b"[1, 2]", b'"text"', b"{}"])
+def test_a_whole_answer_that_is_not_in_the_wire_format_is_an_error_and_not_a_crash(
+    provider: HttpProvider, raw: bytes
+) -> None:
+    with ScriptedServer(in_order(Reply(raw=raw))) as server:
+        said = error_of(lambda: ask(provider, server, stream=False))
+    assert said.startswith(f"{url(server, provider)} sent something that is not {provider.wire}")
+
+
+def test_a_whole_answer_lost_on_the_way_may_be_charged(provider: HttpProvider) -> None:
+    for reply in (Reply("ok", drop_after=0), Reply("ok", delay_s=5)):
+        with ScriptedServer(in_order(reply)) as server, pytest.raises(AnswerLost):
+            ask(provider, server, stream=False, timeout_s=1.0)
+
+
 def test_every_message_arrives_and_the_system_prompt_is_kept(provider: HttpProvider) -> None:
     with ScriptedServer(in_order(Reply("ok"))) as server:
         ask(provider, server)

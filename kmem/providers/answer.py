@@ -3,12 +3,17 @@
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
 
 from kmem.errors import AnswerLost, Interrupted, ProviderError
 from kmem.interfaces import Completion, ModelRequest, StopReason
 from kmem.providers.keys import redact_answer
 
 logger = logging.getLogger(__name__)
+
+EventT = TypeVar("EventT")
 
 #: A model that has written more bytes than this for every token it may write is not keeping to
 #: max_output_tokens. Source: the longest tokens of OpenAI's o200k_base, runs of spaces, have 128
@@ -103,6 +108,15 @@ class Answer:
         text = redact_answer(_whole_characters("".join(self._pieces)))
         kept = (self.cached_tokens, self.written_tokens) if counts[0] else (0, 0)
         return Completion(text, self.model, *counts, stop, *kept)
+
+
+def at_once(ask: Callable[[], EventT]) -> AbstractContextManager[Iterable[EventT]]:
+    """An answer that comes whole, as a stream of one event that is asked for when it is read."""
+
+    def only() -> Iterator[EventT]:
+        yield ask()
+
+    return nullcontext(only())
 
 
 def _whole_characters(text: str) -> str:

@@ -9,15 +9,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from kmem.interfaces import ModelRequest, StopReason
-from kmem.providers.answer import Answer
+from kmem.providers.answer import Answer, at_once
 from kmem.providers.http import HttpProvider
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
-    from anthropic.types import MessageDeltaUsage, RawMessageStreamEvent, Usage
+    from anthropic.types import Message, MessageDeltaUsage, RawMessageStreamEvent, Usage
 
 
-class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
+class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent | Message"]):
     """Anthropic's models. The system message goes where the Messages API has it, in `system`."""
 
     name = "anthropic"
@@ -35,8 +35,13 @@ class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
 
     def _send(
         self, client: "Anthropic", request: ModelRequest, timeout: object
-    ) -> "AbstractContextManager[Iterable[RawMessageStreamEvent]]":
-        settings: dict[str, object] = {}
+    ) -> "AbstractContextManager[Iterable[RawMessageStreamEvent | Message]]":
+        settings: dict[str, object] = {
+            "model": request.model,
+            "messages": _turns(request),
+            "max_tokens": request.max_output_tokens,
+            "timeout": timeout,
+        }
         system = "\n\n".join(
             message.text for message in request.messages if message.role == "system"
         )
@@ -49,18 +54,21 @@ class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
             extra["temperature"] = request.temperature
         if request.effort is not None:
             extra["output_config"] = {"effort": request.effort}
-        return client.messages.create(
-            model=request.model,
-            messages=_turns(request),
-            max_tokens=request.max_output_tokens,
-            stream=True,
-            extra_body=extra,
-            timeout=timeout,
-            **settings,
-        )
+        create = client.messages.create
+        if not request.stream:
+            return at_once(lambda: create(extra_body=extra, **settings))
+        return create(stream=True, extra_body=extra, **settings)
 
-    def _read(self, event: "RawMessageStreamEvent", answer: Answer) -> None:
-        if event.type == "message_start":
+    def _read(self, event: "RawMessageStreamEvent | Message", answer: Answer) -> None:
+        if not event.type:  # the SDK makes a message of any object
+            raise ValueError("an event without a type")
+        if event.type == "message":
+            answer.model = event.model
+            _read_usage(event.usage, answer)
+            answer.write("".join(block.text for block in event.content if block.type == "text"))
+            if event.stop_reason is not None:
+                answer.stop = _STOPS.get(event.stop_reason, StopReason.END)
+        elif event.type == "message_start":
             answer.model = event.message.model
             _read_usage(event.message.usage, answer)
         elif event.type == "content_block_delta" and event.delta.type == "text_delta":

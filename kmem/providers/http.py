@@ -7,9 +7,10 @@ the request with the key in its headers, and the server's words unredacted.
 The SDKs' own environment variables for another server are not consulted: a run asks where it says
 it asks.
 
-Covered: answers are streamed, so that long ones do not time out; the request's timeout holds over
-all tries. Not covered: a server that keeps a connection open with comments for ever and sends no
-event is cut off only when it falls silent.
+Covered: answers are streamed, so that long ones do not time out, unless the request says that its
+server cannot: a whole answer is then one event. The request's timeout holds over all tries. Not
+covered: a server that keeps a connection open with comments for ever and sends no event is cut off
+only when it falls silent; an interrupt ends a whole answer only when it has come.
 """
 
 import socket
@@ -84,11 +85,11 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
     def _send(
         self, client: ClientT, request: ModelRequest, timeout: object
     ) -> AbstractContextManager[Iterable[EventT]]:
-        """Send a question; the stream of its answer."""
+        """Send a question; the stream of its answer, or `at_once` where it comes whole."""
 
     @abstractmethod
     def _read(self, event: EventT, answer: Answer) -> None:
-        """Add one event of a stream to the answer."""
+        """Add one event of a stream, or a whole answer, to the answer."""
 
     @abstractmethod
     def _list(self, client: ClientT, timeout: object) -> list[str]:

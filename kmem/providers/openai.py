@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kmem.interfaces import ModelRequest, StopReason
-from kmem.providers.answer import Answer
+from kmem.providers.answer import Answer, at_once
 from kmem.providers.http import HttpProvider
 
 if TYPE_CHECKING:
     from openai import OpenAI
-    from openai.types.chat import ChatCompletionChunk
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 
-class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
+class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk | ChatCompletion"]):
     """OpenAI's models, or with a base URL those of a compatible server."""
 
     name = "openai"
@@ -38,24 +38,25 @@ class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
 
     def _send(
         self, client: "OpenAI", request: ModelRequest, timeout: object
-    ) -> "AbstractContextManager[Iterable[ChatCompletionChunk]]":
-        settings: dict[str, object] = {limit_name(str(client.base_url)): request.max_output_tokens}
+    ) -> "AbstractContextManager[Iterable[ChatCompletionChunk | ChatCompletion]]":
+        settings: dict[str, object] = {
+            "model": request.model,
+            "messages": [
+                {"role": message.role, "content": message.text} for message in request.messages
+            ],
+            "timeout": timeout,
+            limit_name(str(client.base_url)): request.max_output_tokens,
+        }
         if request.temperature is not None:
             settings["temperature"] = request.temperature
         if request.effort is not None:
             settings["reasoning_effort"] = request.effort
-        return client.chat.completions.create(
-            model=request.model,
-            messages=[
-                {"role": message.role, "content": message.text} for message in request.messages
-            ],
-            stream=True,
-            stream_options={"include_usage": True},
-            timeout=timeout,
-            **settings,
-        )
+        create = client.chat.completions.create
+        if not request.stream:
+            return at_once(lambda: create(**settings))
+        return create(stream=True, stream_options={"include_usage": True}, **settings)
 
-    def _read(self, event: "ChatCompletionChunk", answer: Answer) -> None:
+    def _read(self, event: "ChatCompletionChunk | ChatCompletion", answer: Answer) -> None:
         answer.model = event.model or answer.model
         if event.usage is not None:
             answer.input_tokens = event.usage.prompt_tokens
@@ -66,9 +67,10 @@ class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
                 answer.cached_tokens = details.cached_tokens or 0
                 answer.written_tokens = getattr(details, "cache_write_tokens", None) or 0
         for choice in event.choices:
-            answer.write(choice.delta.content or "")
-            if choice.delta.refusal:
-                answer.write(choice.delta.refusal)
+            said = choice.delta if hasattr(choice, "delta") else choice.message
+            answer.write(said.content or "")
+            if said.refusal:
+                answer.write(said.refusal)
                 answer.refused = True
             if choice.finish_reason is not None:
                 answer.stop = _STOPS.get(choice.finish_reason, StopReason.END)

@@ -51,6 +51,7 @@ class ModelChoice:
     temperature: float | None = None
     effort: str | None = None
     max_output_tokens: int | None = None
+    stream: bool = True  # False: the answer comes whole, for servers that cannot stream
 
 
 @dataclass(frozen=True, slots=True)

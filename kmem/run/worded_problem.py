@@ -54,6 +54,7 @@ def ask_for_problem(
                 temperature=choice.temperature,
                 effort=choice.effort,
                 base_url=choice.base_url,
+                stream=choice.stream,
             )
         )
         if completion.stop is StopReason.END:

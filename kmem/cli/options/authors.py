@@ -81,8 +81,8 @@ def author_words(options: AuthorOptions) -> tuple[str, ...]:
     given = options.models
     pairs = [("--author", options.author)]
     pairs += [("-m", model) for model in given.models]
-    pairs += [("--base-url", given.base_url)] if given.base_url else []
+    pairs += [("--base-url", url) for url in given.base_urls]
     pairs += [("--temperature", text) for text in given.temperatures]
     pairs += [("--effort", text) for text in given.efforts]
     pairs += [("--max-output-tokens", text) for text in given.output_limits]
-    return tuple(chain.from_iterable(pairs))
+    return (*chain.from_iterable(pairs), *(("--no-stream",) if given.no_stream else ()))

@@ -1,6 +1,7 @@
 """Which language model plays which role: the options of `kmem optimize` for it, and their grammar.
 
     -m MODEL            -m PROVIDER/MODEL            -m ROLE=MODEL            -m ROLE=PROVIDER/MODEL
+    --base-url URL      --base-url PROVIDER=URL
 
 PROVIDER is the name of a registered one, so that the slash in a name like Qwen/Qwen3-32B belongs to
 the name. The other options take VALUE or ROLE=VALUE. A role without a model of its own uses the one
@@ -43,11 +44,13 @@ class ModelOptions:
         f"{', '.join(role.name for role in ROLES)}; repeatable. `kmem models list` shows "
         "providers.",
     )
-    base_url: str | None = option(
+    base_urls: tuple[str, ...] = option(
         "--base-url",
+        metavar="[PROVIDER=]URL",
+        multiple=True,
         envvar="KMEM_BASE_URL",
-        help="OpenAI-compatible server to ask; holds for models given without a provider or with "
-        "openai/.",
+        help="Server to ask: URL for models given without a provider or with openai/ (any "
+        "OpenAI-compatible one), anthropic=URL for a relay of Anthropic's Messages API.",
     )
     temperatures: tuple[str, ...] = option(
         "--temperature",
@@ -68,6 +71,11 @@ class ModelOptions:
         multiple=True,
         help="Limit of one answer, thinking included; default: each role's own.",
     )
+    no_stream: bool = option(
+        "--no-stream",
+        is_flag=True,
+        help="Ask for answers that come whole, of servers that cannot stream.",
+    )
 
 
 def choose_models(options: ModelOptions, providers: Collection[str]) -> tuple[ModelChoice, ...]:
@@ -75,14 +83,14 @@ def choose_models(options: ModelOptions, providers: Collection[str]) -> tuple[Mo
 
     Raises:
         ProviderError: if the provider of a model cannot be told.
-        UsageError: if a value cannot be read, or two are given for one role.
+        UsageError: if a value cannot be read, or two are given for one role or provider.
     """
-    base_url = options.base_url
+    urls = _urls(options.base_urls)
     chosen: dict[str, ModelChoice] = {}
     for role, name in _by_role("-m", options.models, str).items():
-        provider, model = _provider_of(name, providers, base_url)
+        provider, model = _provider_of(name, providers, urls.get("openai"))
         chosen[role] = ModelChoice(
-            role, provider, model, base_url if provider == "openai" else None
+            role, provider, model, urls.get(provider), stream=not options.no_stream
         )
     temperature_of = _by_role("--temperature", options.temperatures, _temperature)
     effort_of = _by_role("--effort", options.efforts, _effort)
@@ -107,6 +115,23 @@ def choose_models(options: ModelOptions, providers: Collection[str]) -> tuple[Mo
 
 def _setting(of_role: Mapping[str, Value], role: str) -> Value | None:
     return of_role.get(role, of_role.get(ANY_ROLE))
+
+
+def _urls(texts: Sequence[str]) -> dict[str, str]:
+    """Servers by provider, from URL or PROVIDER=URL."""
+    found: dict[str, str] = {}
+    for text in texts:
+        match = _ROLE.match(text)
+        provider, url = (match[1], match[2]) if match else ("openai", text)
+        if provider not in _VENDORS:
+            raise click.UsageError(
+                f"--base-url {text}: {provider} has no servers to choose from; give URL, or "
+                "anthropic=URL"
+            )
+        if provider in found:
+            raise click.UsageError(f"--base-url is given twice for {provider}; give it once")
+        found[provider] = url
+    return found
 
 
 def _by_role(flag: str, texts: Sequence[str], read: Callable[[str], Value]) -> dict[str, Value]:

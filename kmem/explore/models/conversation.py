@@ -179,6 +179,7 @@ class Conversation:
             effort=choice.effort,
             base_url=choice.base_url,
             stable_chars=stable_chars(messages[1].text),
+            stream=choice.stream,
         )
         paid = self._spending.pay(key, self._context.providers[choice.provider], request)
         completion = replace(paid.completion, text=encodable(paid.completion.text))

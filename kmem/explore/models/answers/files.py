@@ -17,6 +17,8 @@ from kmem.host.syntax import parse_python
 
 _NAMED = re.compile(r"^class ModelNew\b", re.MULTILINE)
 _FIRST_LINE = re.compile(r'^(?:import |from \w[\w.]* import |"""|#!|# )', re.MULTILINE)
+#: What models use without importing it, as such files call it.
+_MODULES = ("torch", "nn", "triton", "tl", "math")
 #: A line of code, which no remark behind a file begins with.
 _CODE = re.compile(r"^(?:\s+\S|@|def |class |import |from |return\b)", re.MULTILINE)
 
@@ -111,10 +113,38 @@ def _parse(source: str, *, closed: bool) -> ast.Module:
         if isinstance(statement, ast.ClassDef) and statement.name == "ModelNew"
     ]
     if not models:
-        raise Malformed("the file defines no class ModelNew at module level")
+        raise Malformed(f"the file defines no class ModelNew at module level{_misnamed(tree)}")
+    if forgotten := _not_imported(tree):
+        raise Malformed(
+            f"the file uses {', '.join(forgotten)} and imports no such name; give the whole file, "
+            "with its imports"
+        )
     if not closed and not any(isinstance(node, ast.Return) for node in ast.walk(models[-1])):
         raise Malformed("the ```python block is not closed: the file is cut off")
     return tree
+
+
+def _misnamed(tree: ast.Module) -> str:
+    """What the class is called that is meant, where it can be told."""
+    classes = [statement.name for statement in tree.body if isinstance(statement, ast.ClassDef)]
+    return f"; call the class {classes[0]} so" if len(classes) == 1 else ""
+
+
+def _not_imported(tree: ast.Module) -> list[str]:
+    """The usual modules that a file uses and nothing in it gives a name to."""
+    used, bound = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+    if "*" in bound:
+        return []  # which names that gives is not known here
+    return [name for name in _MODULES if name in used - bound]
 
 
 def _parses(source: str) -> bool:
