@@ -17,6 +17,7 @@ from kmem.records import (
     Claim,
     ClaimCheck,
     Contract,
+    Decider,
     Device,
     Diagnosis,
     Effect,
@@ -26,6 +27,7 @@ from kmem.records import (
     Fault,
     Kernel,
     Launch,
+    LaunchShare,
     Lesson,
     MeasuredKernel,
     Measurement,
@@ -47,6 +49,7 @@ from kmem.records import (
     Task,
     TensorSpec,
     Timing,
+    UserTest,
     Veto,
     Workload,
 )
@@ -74,7 +77,9 @@ MEASUREMENT = Measurement(
     0.0,
     {"gpu": "h200"},
 )
-SIGNATURE = Signature({"traffic_ratio": 1.5, "waves": 0.25})
+SIGNATURE = Signature({"traffic_ratio": 1.5, "waves": 0.25}, ("traffic_ratio",))
+DECIDER = Decider("memory_stall_pct", ("a__counter.sum",), (Bottleneck.LATENCY,))
+SHARE = LaunchShare("kernel_0", 0.5, 1.0, Bottleneck.UNKNOWN, ("softmax",))
 DIAGNOSIS = Diagnosis(
     Bottleneck.UNCOALESCED,
     (Evidence("sector_efficiency_pct", 25.0, "<=", 50.0),),
@@ -85,6 +90,10 @@ DIAGNOSIS = Diagnosis(
     "kernel_0",
     (Bottleneck.LATENCY,),
     True,
+    (Bottleneck.LATENCY,),
+    (DECIDER,),
+    ("softmax",),
+    (SHARE,),
 )
 ATTEMPT = Attempt(1, CANDIDATE, MEASUREMENT, 2.5, Bottleneck.UNCOALESCED)
 BASELINE = Baseline("eager", None, True, "failed")
@@ -132,6 +141,9 @@ EXAMPLES = [
     CANDIDATE,
     MEASUREMENT,
     SIGNATURE,
+    DECIDER,
+    SHARE,
+    UserTest("test_own.py", "def test_it(): ...", True),
     DIAGNOSIS,
     ATTEMPT,
     BASELINE,

@@ -88,13 +88,17 @@ def diagnose_report(path: Path) -> Diagnosis:
 def prescribe(
     diagnosis: Diagnosis, options: PrescribeOptions, registry: Registry
 ) -> tuple[Prescription, ...]:
-    """Skills against what a diagnosis found, best first."""
+    """Skills against what a diagnosis found, best first.
+
+    Without operators in the options they are the diagnosis' own, which come from the graph.
+    """
     device = _resolve_device(options.target)
     contract = Contract(Precision(options.precision))
     with Memory.to_read() as memory:
         library = list(load_library(registry.skills).values())
         memory.skills.sync(library)
-        query = SkillQuery(diagnosis, options.operators, device.arch, contract)
+        operators = options.operators or diagnosis.operators
+        query = SkillQuery(diagnosis, operators, device.arch, contract)
         return consult_memory(memory, query, library, installed_versions(), limit=options.limit)
 
 
