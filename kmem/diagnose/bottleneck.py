@@ -31,6 +31,13 @@ REAL_GAIN = 1.02
 _TENSOR_UNITS = ("tf32", "bf16", "fp16")
 #: How many figures are named that would tell where the facts name no bottleneck.
 TESTS = 2
+#: The figures of the unit that a bound is set by; every other unit is one of the tensor cores.
+_OF_LIMITER = {
+    "bytes": ("dram_throughput_pct", "traffic_ratio", "memory_stall_pct", "sector_efficiency_pct"),
+    "fp32": ("fma_pipe_pct", "work_ratio", "sm_throughput_pct"),
+    "special": ("xu_pipe_pct", "sm_throughput_pct"),
+}
+_OF_TENSOR_CORES = ("tensor_pipe_pct", "barrier_stall_pct", "memory_stall_pct")
 #: The summary's phrase where no rule fires, and where not even one could.
 _CANNOT_TELL = "no counter and no time names what limits it"
 _NO_EVIDENCE = f"{_CANNOT_TELL}; give the problem for its bound"
@@ -85,7 +92,7 @@ def diagnose(
         secondary=tuple(dict.fromkeys(others)),
         estimated=profile.estimated,
         possible=tuple(dict.fromkeys(rule.bottleneck for rule, _ in possible)),
-        tests=_tests(possible),
+        tests=_tests(possible, bound.limiter if bound else None),
         operators=profile.operators or (),
         launches=_launch_shares(profile, device),
     )
@@ -155,8 +162,15 @@ def _possible(facts: Mapping[str, float]) -> list[tuple[Rule, tuple[str, ...]]]:
     return [(rule, metrics) for rule, metrics in lacking if metrics]
 
 
-def _tests(possible: Sequence[tuple[Rule, tuple[str, ...]]]) -> tuple[Decider, ...]:
-    """The few counted figures that speak of the most bottlenecks, of equals the most telling."""
+def _tests(
+    possible: Sequence[tuple[Rule, tuple[str, ...]]], limiter: str | None
+) -> tuple[Decider, ...]:
+    """The few counted figures that would tell most.
+
+    First come those of the unit that the bound is set by, then those that speak of the most
+    bottlenecks, of equals the most telling.
+    """
+    own = _OF_LIMITER.get(limiter or "", _OF_TENSOR_CORES if limiter else ())
     told: dict[str, dict[Bottleneck, None]] = {}
     for rule, metrics in possible:
         for metric in metrics:
@@ -166,7 +180,7 @@ def _tests(possible: Sequence[tuple[Rule, tuple[str, ...]]]) -> tuple[Decider, .
         for metric, bottlenecks in told.items()
         if (counters := counters_of_metric(metric))
     ]
-    return tuple(sorted(tests, key=lambda test: -len(test.tells))[:TESTS])
+    return tuple(sorted(tests, key=lambda test: (test.metric not in own, -len(test.tells)))[:TESTS])
 
 
 def _launch_shares(profile: Profile, device: Device) -> tuple[LaunchShare, ...]:
