@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from kmem.cli.actions.stages import graph_operators
 from kmem.devices import named_target
 from kmem.diagnose.bottleneck import diagnose
 from kmem.diagnose.signature import make_signature
+from kmem.plugins import Registry
 from kmem.prescribe.gate import Gate, SkillQuery
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import load_problem
@@ -18,7 +20,7 @@ from kmem.profile.ncu_csv import read_report
 from kmem.profile.serving import add_served
 from kmem.profile.static import StaticProfiler
 from kmem.records import Bottleneck, Bound, Contract, Diagnosis, Kernel, Launch, Profile
-from kmem.skills import bundled_skills_root, load_skill
+from kmem.skills import bundled_skills_root, load_skill, skill_directories
 
 H200 = named_target("h200")
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -220,3 +222,12 @@ def test_a_text_that_kmem_did_not_write_serves_nothing_that_is_known() -> None:
     graph = OpGraph((), (), (), False, False, False)
     assert add_served([launch], "def broken(", graph) == (launch,)
     assert add_served([launch], "x = 1\n", graph) == (launch,)
+
+
+def test_operators_come_from_the_graph_as_recipes_name_its_parts() -> None:
+    problem = load_problem(Path(__file__).parents[1] / "problems" / "rms_norm")
+    traced = trace_at_full_size(problem, Contract(), H200)
+    paths = skill_directories(bundled_skills_root())
+    skills = Registry(skills={path.name: path for path in paths})
+    assert "rms_norm" in graph_operators(traced, skills)
+    assert "rms_norm" not in graph_operators(traced, Registry())
