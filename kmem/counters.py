@@ -1,10 +1,10 @@
 """Profiler counters: their names, the quantities of a signature that they give, and their sources.
 
 One table serves every profiler: it has ncu's own names, and those that kmem gives to figures from
-CUPTI traces (`cupti__`) and from compiled binaries (`static__`). A quantity may have several
-counters; the first one that is present counts. profile/ncu.py asks ncu for exactly these counters,
-diagnose/signature.py reads them. The table was checked against reports of Nsight Compute 2025.x on
-an H200 (tests/recordings).
+CUPTI traces (`cupti__`) and from compiled binaries (`static__`), or derives from both
+(`derived__`). A quantity may have several counters; the first one that is present counts.
+profile/ncu.py asks ncu for exactly its own, diagnose/signature.py reads them. The table was checked
+against reports of Nsight Compute 2025.x on an H200 (tests/recordings).
 """
 
 from collections.abc import Mapping
@@ -32,6 +32,8 @@ class Counter:
     source: str
     label: str | None = None  # what ncu calls the counter on its details page
 
+
+_DERIVED = "kmem/profile/derive.py, from the binary, Triton's IR, the arguments and the time"
 
 _PEAK = ".avg.pct_of_peak_sustained_elapsed"
 
@@ -118,7 +120,38 @@ COUNTERS: tuple[Counter, ...] = (
         "fp32 products threads executed", _SOURCE),
     Counter("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "fp32_multiply_adds", "inst",
         "fp32 multiply-adds threads executed", _SOURCE),
+    Counter("derived__dram_bytes", "dram_bytes", "byte",
+        "bytes read from and written to device memory", _DERIVED),
+    Counter("derived__least_dram_bytes", "least_dram_bytes", "byte",
+        "of these, how many there are at least", _DERIVED),
+    Counter("derived__dram_throughput_pct", "dram_throughput_pct", "%",
+        "bytes per second of device memory over its peak", _DERIVED),
+    Counter("derived__l1_throughput_pct", "l1_throughput_pct", "%",
+        "bytes that L1 hands out over its peak", _DERIVED),
+    Counter("derived__l2_hit_pct", "l2_hit_pct", "%",
+        "L2 sector hits over lookups, where nothing is read twice", _DERIVED),
+    Counter("derived__l1_hit_pct", "l1_hit_pct", "%",
+        "0 where nothing is read twice", _DERIVED),
+    Counter("derived__sector_efficiency_pct", "sector_efficiency_pct", "%",
+        "100 where each load takes 16 bytes a lane", _DERIVED),
+    Counter("derived__sm_throughput_pct", "sm_throughput_pct", "%",
+        "busiest pipe or issue slot over its peak", _DERIVED),
+    Counter("derived__tensor_pipe_pct", "tensor_pipe_pct", "%",
+        "products on tensor cores over their peak", _DERIVED),
+    Counter("derived__fma_pipe_pct", "fma_pipe_pct", "%",
+        "fp32 arithmetic over the pipe's peak", _DERIVED),
+    Counter("derived__xu_pipe_pct", "xu_pipe_pct", "%",
+        "special functions over the pipe's peak", _DERIVED),
+    Counter("derived__barrier_stall_pct", "barrier_stall_pct", "%",
+        "0 where the binary has no barrier", _DERIVED),
+    Counter("derived__branch_divergence_pct", "branch_divergence_pct", "%",
+        "predicated instructions, where they are few", _DERIVED),
+    Counter("derived__fp32_flops", "fp32_flops", "FLOP",
+        "fp32 operations that threads execute", _DERIVED),
 )  # fmt: skip
+
+#: Prefixes of the counters that nothing measured or read: the figure follows from others.
+DERIVED_PREFIXES = ("derived__", "static__occupancy_pct")
 
 BY_NAME: Mapping[str, Counter] = {counter.name: counter for counter in COUNTERS}
 #: ncu's details page names metrics by label; where counters share a label, the first has it.
@@ -127,8 +160,41 @@ BY_LABEL: Mapping[str, Counter] = {
 }
 #: What profile/ncu.py collects: every counter that is ncu's own.
 NCU_COUNTERS: tuple[str, ...] = tuple(
-    counter.name for counter in COUNTERS if not counter.name.startswith(("static__", "cupti__"))
+    counter.name
+    for counter in COUNTERS
+    if not counter.name.startswith(("static__", "cupti__", "derived__"))
 )
+
+
+#: Metrics that are made of other quantities than themselves.
+_INGREDIENTS: Mapping[str, tuple[str, ...]] = {
+    "traffic_ratio": ("dram_read_bytes", "dram_write_bytes"),
+    "work_ratio": ("fp32_additions", "fp32_products", "fp32_multiply_adds"),
+    "sector_efficiency_pct": ("load_bytes_per_sector",),
+    "memory_stall_pct": ("warp_cycles", "stall_long_scoreboard", "stall_lg_throttle"),
+    "barrier_stall_pct": ("warp_cycles", "stall_barrier"),
+    "branch_divergence_pct": ("threads_per_instruction",),
+    "spill_bytes_per_thread": ("local_store_instructions", "threads"),
+}
+
+
+def counters_of_metric(metric: str) -> tuple[str, ...]:
+    """Nsight Compute's counters from which a metric of a signature is read; () if it has none."""
+    ingredients = _INGREDIENTS.get(metric, (metric,))
+    by_quantity = {
+        quantity: next((name for name in NCU_COUNTERS if BY_NAME[name].quantity == quantity), None)
+        for quantity in ingredients
+    }
+    return tuple(name for name in by_quantity.values() if name is not None)
+
+
+def derived_quantities(metrics: Mapping[str, float]) -> set[str]:
+    """Those quantities of one launch that were derived, not measured or read."""
+    sources: dict[str, str] = {}
+    for counter in COUNTERS:
+        if counter.name in metrics:
+            sources.setdefault(counter.quantity, counter.name)
+    return {name for name, source in sources.items() if source.startswith(DERIVED_PREFIXES)}
 
 
 def read_quantities(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -10,7 +10,8 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.diagnose.bottleneck import diagnose, refuted_bottlenecks
-from kmem.diagnose.rules import EXTRA_FACTS, INFERRED, RULES
+from kmem.diagnose.rule import EXTRA_FACTS
+from kmem.diagnose.rules import INFERRED, RULES
 from kmem.diagnose.signature import make_signature
 from kmem.profile.ncu_csv import read_report
 from kmem.records import (

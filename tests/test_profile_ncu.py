@@ -161,6 +161,9 @@ def test_every_counter_serves_a_dimension_of_the_signature() -> None:
         "fp32_additions",
         "fp32_products",
         "fp32_multiply_adds",
+        "dram_bytes",
+        "least_dram_bytes",
+        "fp32_flops",
     }
     assert {counter.quantity for counter in COUNTERS} <= set(SIGNATURE_METRICS) | ingredients
     assert len({counter.name for counter in COUNTERS}) == len(COUNTERS)

@@ -17,6 +17,7 @@ from kmem.records import (
     Claim,
     ClaimCheck,
     Contract,
+    Decider,
     Device,
     Diagnosis,
     Effect,
@@ -26,6 +27,7 @@ from kmem.records import (
     Fault,
     Kernel,
     Launch,
+    LaunchShare,
     Lesson,
     MeasuredKernel,
     Measurement,
@@ -75,7 +77,9 @@ MEASUREMENT = Measurement(
     0.0,
     {"gpu": "h200"},
 )
-SIGNATURE = Signature({"traffic_ratio": 1.5, "waves": 0.25})
+SIGNATURE = Signature({"traffic_ratio": 1.5, "waves": 0.25}, ("traffic_ratio",))
+DECIDER = Decider("memory_stall_pct", ("a__counter.sum",), (Bottleneck.LATENCY,))
+SHARE = LaunchShare("kernel_0", 0.5, 1.0, Bottleneck.UNKNOWN, ("softmax",))
 DIAGNOSIS = Diagnosis(
     Bottleneck.UNCOALESCED,
     (Evidence("sector_efficiency_pct", 25.0, "<=", 50.0),),
@@ -86,6 +90,10 @@ DIAGNOSIS = Diagnosis(
     "kernel_0",
     (Bottleneck.LATENCY,),
     True,
+    (Bottleneck.LATENCY,),
+    (DECIDER,),
+    ("softmax",),
+    (SHARE,),
 )
 ATTEMPT = Attempt(1, CANDIDATE, MEASUREMENT, 2.5, Bottleneck.UNCOALESCED)
 BASELINE = Baseline("eager", None, True, "failed")
@@ -134,6 +142,9 @@ EXAMPLES = [
     CANDIDATE,
     MEASUREMENT,
     SIGNATURE,
+    DECIDER,
+    SHARE,
+    UserTest("test_own.py", "def test_it(): ...", True),
     DIAGNOSIS,
     ATTEMPT,
     BASELINE,

@@ -5,16 +5,20 @@ The signature is held against the bound and the rules' thresholds.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from kmem.diagnose.rules import INFERRED, RULES, Rule
-from kmem.diagnose.signature import hottest_launch, make_signature
+from kmem.counters import counters_of_metric
+from kmem.diagnose.rule import Rule
+from kmem.diagnose.rules import INFERRED, RULES
+from kmem.diagnose.signature import hottest_launch, least_dram_bytes, make_signature
 from kmem.records import (
     Attempt,
     Bottleneck,
     Bound,
+    Decider,
     Device,
     Diagnosis,
-    Evidence,
+    LaunchShare,
     Profile,
     Signature,
     Status,
@@ -25,11 +29,18 @@ from kmem.records import (
 REFUTING_ATTEMPTS = 2
 REAL_GAIN = 1.02
 _TENSOR_UNITS = ("tf32", "bf16", "fp16")
-#: The summary's phrase where no rule fires.
-_NO_EVIDENCE = (
-    "no counter and no time names what limits it; profile with counters, or give the problem for "
-    "its bound"
-)
+#: How many figures are named that would tell where the facts name no bottleneck.
+TESTS = 2
+#: The figures of the unit that a bound is set by; every other unit is one of the tensor cores.
+_OF_LIMITER = {
+    "bytes": ("dram_throughput_pct", "traffic_ratio", "memory_stall_pct", "sector_efficiency_pct"),
+    "fp32": ("fma_pipe_pct", "work_ratio", "sm_throughput_pct"),
+    "special": ("xu_pipe_pct", "sm_throughput_pct"),
+}
+_OF_TENSOR_CORES = ("tensor_pipe_pct", "barrier_stall_pct", "memory_stall_pct")
+#: The summary's phrase where no rule fires, and where not even one could.
+_CANNOT_TELL = "no counter and no time names what limits it"
+_NO_EVIDENCE = f"{_CANNOT_TELL}; give the problem for its bound"
 
 
 def diagnose(
@@ -58,6 +69,7 @@ def diagnose(
         fired = [
             (rule, evidence) for rule in INFERRED if (evidence := rule.evidence(facts)) is not None
         ]
+    possible = () if fired else _possible(facts)
     refuted = refuted_bottlenecks(history)
     standing = [item for item in fired if item[0].bottleneck not in refuted] or fired
     rule, evidence = standing[0] if standing else (None, ())
@@ -69,33 +81,47 @@ def diagnose(
     if bound is not None and time_ms is not None:
         speed_of_light = bound.time_ms / time_ms if time_ms else None
         headroom_ms = max(0.0, time_ms - bound.time_ms)
-    return Diagnosis(
+    found = Diagnosis(
         bottleneck=bottleneck,
         evidence=evidence,
         signature=signature,
         speed_of_light=speed_of_light,
         headroom_ms=headroom_ms,
-        summary=_summarise(bottleneck, rule, evidence, time_ms, bound, hottest),
+        summary="",
         hottest=hottest,
         secondary=tuple(dict.fromkeys(others)),
         estimated=profile.estimated,
+        possible=tuple(dict.fromkeys(rule.bottleneck for rule, _ in possible)),
+        tests=_tests(possible, bound.limiter if bound else None),
+        operators=profile.operators or (),
+        launches=_launch_shares(profile, device),
     )
+    served = launch.serves if launch and launch.serves else ()
+    return replace(found, summary=_summarise(found, rule, time_ms, bound, served))
 
 
 def collect_facts(
     profile: Profile, signature: Signature, device: Device, bound: Bound | None
 ) -> Mapping[str, float]:
-    """The signature's metrics and the facts that rules.EXTRA_FACTS explains, as far as known."""
+    """The signature's metrics and the facts that rule.EXTRA_FACTS explains, as far as known."""
     facts = dict(signature.values)
     busy_ms = _busy_ms(profile)
     if busy_ms is not None:
         facts["mean_launch_us"] = 1e3 * busy_ms / len(profile.launches)
+        least_bytes = least_dram_bytes(profile)
+        if least_bytes is not None and busy_ms > 0:
+            facts["least_dram_pct"] = min(
+                100.0, 1e5 * least_bytes / device.dram_bytes_per_s / busy_ms
+            )
     if "waves" in facts and facts["waves"] >= 1.0:
         facts["tail_efficiency_pct"] = 100.0 * facts["waves"] / math.ceil(facts["waves"])
     if bound is not None and bound.time_ms > 0:
         tensor_s = sum(
             bound.flops.get(unit, 0.0) / device.peak_flops_per_s[unit] for unit in _TENSOR_UNITS
         )
+        least_bytes = least_dram_bytes(profile)
+        if least_bytes is not None and bound.bytes:
+            facts["least_traffic_ratio"] = least_bytes / bound.bytes
         facts["bound_tensor_pct"] = min(100.0, 1e5 * tensor_s / bound.time_ms)
         facts["bound_bytes_pct"] = min(
             100.0, 1e5 * bound.bytes / device.dram_bytes_per_s / bound.time_ms
@@ -130,25 +156,90 @@ def _busy_ms(profile: Profile) -> float | None:
     return sum(durations) if durations and None not in durations else None
 
 
+def _possible(facts: Mapping[str, float]) -> list[tuple[Rule, tuple[str, ...]]]:
+    """The rules that the facts do not rule out, each with the facts that it lacks."""
+    lacking = [(rule, rule.lacks(facts)) for rule in RULES]
+    return [(rule, metrics) for rule, metrics in lacking if metrics]
+
+
+def _tests(
+    possible: Sequence[tuple[Rule, tuple[str, ...]]], limiter: str | None
+) -> tuple[Decider, ...]:
+    """The few counted figures that would tell most.
+
+    First come those of the unit that the bound is set by, then those that speak of the most
+    bottlenecks, of equals the most telling.
+    """
+    own = _OF_LIMITER.get(limiter or "", _OF_TENSOR_CORES if limiter else ())
+    told: dict[str, dict[Bottleneck, None]] = {}
+    for rule, metrics in possible:
+        for metric in metrics:
+            told.setdefault(metric, {})[rule.bottleneck] = None
+    tests = [
+        Decider(metric, counters, tuple(bottlenecks))
+        for metric, bottlenecks in told.items()
+        if (counters := counters_of_metric(metric))
+    ]
+    return tuple(sorted(tests, key=lambda test: (test.metric not in own, -len(test.tells)))[:TESTS])
+
+
+def _launch_shares(profile: Profile, device: Device) -> tuple[LaunchShare, ...]:
+    """The kernels of a forward, longest first; none for a single one or without their times.
+
+    Each is diagnosed on its own, without the bound, which is that of the whole forward.
+    """
+    busy_ms = _busy_ms(profile)
+    if len(profile.launches) < 2 or not busy_ms:
+        return ()
+    shares = []
+    for launch in profile.launches:
+        alone = replace(profile, launches=(launch,), bound=None)
+        facts = collect_facts(alone, make_signature(alone, device, None), device, None)
+        rules = (rule for rule in (*RULES, *INFERRED) if rule.evidence(facts) is not None)
+        rule = next(rules, None)
+        duration_ms = launch.duration_ms or 0.0
+        shares.append(
+            LaunchShare(
+                launch.name,
+                duration_ms,
+                duration_ms / busy_ms,
+                rule.bottleneck if rule else Bottleneck.UNKNOWN,
+                launch.serves or (),
+            )
+        )
+    return tuple(sorted(shares, key=lambda share: -share.duration_ms))
+
+
 def _summarise(
-    bottleneck: Bottleneck,
+    found: Diagnosis,
     rule: Rule | None,
-    evidence: Sequence[Evidence],
     time_ms: float | None,
     bound: Bound | None,
-    hottest: str | None,
+    served: Sequence[str],
 ) -> str:
-    phrase = rule.phrase if rule else _NO_EVIDENCE
     facts = ", ".join(
-        f"{item.metric} {item.value:.3g} {item.comparison} {item.threshold:g}" for item in evidence
+        f"{item.metric} {item.value:.3g} {item.comparison} {item.threshold:g}"
+        for item in found.evidence
     )
-    parts = [f"{bottleneck.value}: {phrase}"]
+    parts = [f"{found.bottleneck.value}: {rule.phrase if rule else _cannot_tell(found)}"]
     if facts:
         parts.append(f"({facts})")
     if bound is not None and time_ms is not None:
         parts.append(
             f"at {time_ms:.4g} ms against a bound of {bound.time_ms:.4g} ms set by {bound.limiter}"
         )
-    if hottest is not None:
-        parts.append(f"in {hottest[:80]}")
+    if found.hottest is not None:
+        parts.append(f"in {found.hottest[:80]}")
+    if served:
+        parts.append(f"which serves {', '.join(served)}")
     return " ".join(parts)
+
+
+def _cannot_tell(found: Diagnosis) -> str:
+    """What is said where no rule fires: the figures that would tell, and of what."""
+    if not found.tests:
+        return _NO_EVIDENCE
+    tests = " and ".join(
+        f"{test.metric} ({', '.join(each.value for each in test.tells)})" for test in found.tests
+    )
+    return f"{_CANNOT_TELL}; counting these would: {tests};"

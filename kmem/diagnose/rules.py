@@ -1,88 +1,19 @@
 """The rules of a diagnosis: which facts name which bottleneck, most telling first.
 
-Each threshold comes with its reason. A rule fires if every condition of `all_of` holds and, where
-given, one of `any_of`, and none of `unless`. A fact that is unknown makes no condition hold, so
-that a missing counter neither names nor hides a bottleneck. Facts are the signature's metrics and
-those of bottleneck.collect_facts.
+Each threshold comes with its reason.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from kmem.records import Bottleneck, Evidence
-from kmem.skills import Condition
-
-_COMPARISONS = (">=", "<=")
-
-#: Facts a rule may use beside vocabulary.SIGNATURE_METRICS.
-EXTRA_FACTS: Mapping[str, str] = {
-    "mean_launch_us": "mean time of one kernel, in microseconds",
-    "tail_efficiency_pct": "waves over waves rounded up: how full the last wave leaves the device",
-    "bound_tensor_pct": "share of the bound that tensor cores would be busy",
-    "bound_bytes_pct": "share of the bound that device memory would be busy",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One bottleneck, the conditions that name it, and why those thresholds.
-
-    `phrase` explains the bottleneck, and is embedded.
-    """
-
-    bottleneck: Bottleneck
-    all_of: tuple[Condition, ...]
-    any_of: tuple[Condition, ...]
-    unless: tuple[Condition, ...]
-    phrase: str
-    source: str
-
-    def evidence(self, facts: Mapping[str, float]) -> tuple[Evidence, ...] | None:
-        """The facts that make the rule fire; None if it does not."""
-        if not all(condition.holds(facts) for condition in self.all_of):
-            return None
-        if any(condition.holds(facts) for condition in self.unless):
-            return None
-        alternatives = tuple(condition for condition in self.any_of if condition.holds(facts))
-        if self.any_of and not alternatives:
-            return None
-        return tuple(
-            Evidence(item.metric, facts[item.metric], item.comparison, item.number)
-            for item in (*self.all_of, *alternatives)
-        )
-
-
-def _conditions(text: str) -> tuple[Condition, ...]:
-    parts = (part.split() for part in text.split(",") if part.strip())
-    found = tuple(
-        Condition(metric, comparison, float(number)) for metric, comparison, number in parts
-    )
-    assert all(condition.comparison in _COMPARISONS for condition in found), text
-    return found
-
-
-def _rule(
-    bottleneck: Bottleneck,
-    *,
-    phrase: str,
-    source: str,
-    all_of: str = "",
-    any_of: str = "",
-    unless: str = "",
-) -> Rule:
-    return Rule(
-        bottleneck, _conditions(all_of), _conditions(any_of), _conditions(unless), phrase, source
-    )
-
+from kmem.diagnose.rule import Rule, make_rule
+from kmem.records import Bottleneck
 
 RULES: tuple[Rule, ...] = (
-    _rule(
+    make_rule(
         Bottleneck.AT_BOUND,
         phrase="runs at the speed of the hardware; only less work would make it faster",
         source="the roofline's peaks are themselves measured within a few percent",
         all_of="speed_of_light >= 0.95",
     ),
-    _rule(
+    make_rule(
         Bottleneck.AT_BOUND,
         phrase=(
             "keeps the tensor cores busy all the time; only less or narrower work would make it "
@@ -92,7 +23,7 @@ RULES: tuple[Rule, ...] = (
         all_of="tensor_pipe_pct >= 85",
         unless="speed_of_light <= 0.8",
     ),
-    _rule(
+    make_rule(
         Bottleneck.LAUNCH_OVERHEAD,
         phrase=(
             "many tiny kernel launches: launching takes longer than the work; fuse the kernels "
@@ -104,7 +35,7 @@ RULES: tuple[Rule, ...] = (
         ),
         all_of="launches >= 4, mean_launch_us <= 10",
     ),
-    _rule(
+    make_rule(
         Bottleneck.LAUNCH_OVERHEAD,
         phrase=(
             "gaps between many kernel launches leave the GPU idle; fuse the kernels into one or "
@@ -116,13 +47,13 @@ RULES: tuple[Rule, ...] = (
         ),
         all_of="launches >= 4, host_overhead_pct >= 33",
     ),
-    _rule(
+    make_rule(
         Bottleneck.HOST_OVERHEAD,
         phrase="the GPU waits for Python and the launch path; do less on the host per forward",
         source="as above, with too few launches for them to be the reason",
         all_of="host_overhead_pct >= 33",
     ),
-    _rule(
+    make_rule(
         Bottleneck.ALGORITHMIC,
         phrase=(
             "keeps arithmetic units busy for a result that needs little arithmetic: skip "
@@ -136,7 +67,7 @@ RULES: tuple[Rule, ...] = (
         any_of="tensor_pipe_pct >= 60, fma_pipe_pct >= 60",
         unless="bound_tensor_pct >= 20",
     ),
-    _rule(
+    make_rule(
         Bottleneck.LOW_PARALLELISM,
         phrase=(
             "the grid is too small to fill the multiprocessors: split the work over more blocks "
@@ -149,7 +80,7 @@ RULES: tuple[Rule, ...] = (
         all_of="waves <= 0.5",
         unless="dram_throughput_pct >= 60, l2_throughput_pct >= 60, sm_throughput_pct >= 60",
     ),
-    _rule(
+    make_rule(
         Bottleneck.REGISTER_SPILL,
         phrase="registers spill to local memory: smaller tiles, fewer live values, less unrolling",
         source=(
@@ -159,7 +90,7 @@ RULES: tuple[Rule, ...] = (
         all_of="spill_bytes_per_thread >= 32",
         unless="dram_throughput_pct >= 85",
     ),
-    _rule(
+    make_rule(
         Bottleneck.UNCOALESCED,
         phrase=(
             "uncoalesced global loads: neighbouring threads read scattered addresses and waste "
@@ -175,7 +106,7 @@ RULES: tuple[Rule, ...] = (
             "memory_stall_pct >= 50"
         ),
     ),
-    _rule(
+    make_rule(
         Bottleneck.REDUNDANT_TRAFFIC,
         phrase=(
             "moves more bytes through DRAM than the problem needs: fuse the passes, keep values "
@@ -188,7 +119,18 @@ RULES: tuple[Rule, ...] = (
         all_of="traffic_ratio >= 1.3",
         any_of="dram_throughput_pct >= 40, l2_throughput_pct >= 60, bound_bytes_pct >= 60",
     ),
-    _rule(
+    make_rule(
+        Bottleneck.REDUNDANT_TRAFFIC,
+        phrase=(
+            "its launches read and write more than the problem needs: fuse them, keep values on "
+            "chip, read inputs once"
+        ),
+        source=(
+            "the arguments of the launches are what moves at least; 30% as where bytes are counted"
+        ),
+        all_of="least_traffic_ratio >= 1.3, bound_bytes_pct >= 60, least_dram_pct >= 40",
+    ),
+    make_rule(
         Bottleneck.ALGORITHMIC,
         phrase=(
             "executes arithmetic that the result does not need: skip structural zeros, share "
@@ -201,7 +143,7 @@ RULES: tuple[Rule, ...] = (
         all_of="work_ratio >= 1.5",
         any_of="sm_throughput_pct >= 50, fma_pipe_pct >= 40",
     ),
-    _rule(
+    make_rule(
         Bottleneck.ALGORITHMIC,
         phrase=(
             "keeps the tensor cores busy with products that the result does not need: skip "
@@ -212,7 +154,7 @@ RULES: tuple[Rule, ...] = (
         ),
         all_of="tensor_pipe_pct >= 75, speed_of_light <= 0.6",
     ),
-    _rule(
+    make_rule(
         Bottleneck.TENSOR_CORE_IDLE,
         phrase=(
             "the matrix product does not use the tensor cores enough: tl.dot with suitable "
@@ -225,7 +167,7 @@ RULES: tuple[Rule, ...] = (
         all_of="bound_tensor_pct >= 40, tensor_pipe_pct <= 60",
         unless="dram_throughput_pct >= 75",
     ),
-    _rule(
+    make_rule(
         Bottleneck.REDUNDANT_TRAFFIC,
         phrase=(
             "several streaming kernels pass intermediate results through DRAM: fuse them, keep "
@@ -238,7 +180,7 @@ RULES: tuple[Rule, ...] = (
         all_of="launches >= 2, dram_throughput_pct >= 50",
         unless="traffic_ratio <= 1.3",
     ),
-    _rule(
+    make_rule(
         Bottleneck.DRAM_BANDWIDTH,
         phrase="at the DRAM bandwidth wall: only fewer or smaller bytes help",
         source=(
@@ -246,7 +188,7 @@ RULES: tuple[Rule, ...] = (
         ),
         all_of="dram_throughput_pct >= 75",
     ),
-    _rule(
+    make_rule(
         Bottleneck.DIVERGENCE_OR_MASKING,
         phrase=(
             "threads are predicated off or masked out of the instructions executed: drop masks, "
@@ -258,7 +200,7 @@ RULES: tuple[Rule, ...] = (
         ),
         all_of="branch_divergence_pct >= 40, sm_throughput_pct >= 50",
     ),
-    _rule(
+    make_rule(
         Bottleneck.SPECIAL_FUNCTION_BOUND,
         phrase=(
             "the special-function unit (exp, log, rsqrt, sin, conversions) is the busiest pipe: "
@@ -270,7 +212,7 @@ RULES: tuple[Rule, ...] = (
         ),
         all_of="xu_pipe_pct >= 60",
     ),
-    _rule(
+    make_rule(
         Bottleneck.L2_OR_L1_BANDWIDTH,
         phrase=(
             "L2 or L1 traffic is the limit: re-use values in registers or shared memory, larger "
@@ -283,7 +225,7 @@ RULES: tuple[Rule, ...] = (
         any_of="l2_throughput_pct >= 75, l1_throughput_pct >= 75",
         unless="tensor_pipe_pct >= 75, dram_throughput_pct >= 75",
     ),
-    _rule(
+    make_rule(
         Bottleneck.FMA_BOUND,
         phrase=(
             "the fp32 FMA pipe is the limit: fewer multiply-adds per result, half precision in "
@@ -295,7 +237,7 @@ RULES: tuple[Rule, ...] = (
         all_of="fma_pipe_pct >= 60",
         unless="tensor_pipe_pct >= 75",
     ),
-    _rule(
+    make_rule(
         Bottleneck.ISSUE_BOUND,
         phrase=(
             "instruction issue or integer arithmetic is the limit: fewer instructions per result, "
@@ -309,7 +251,7 @@ RULES: tuple[Rule, ...] = (
         all_of="sm_throughput_pct >= 65",
         unless="tensor_pipe_pct >= 50, fma_pipe_pct >= 60, xu_pipe_pct >= 60",
     ),
-    _rule(
+    make_rule(
         Bottleneck.LOW_PARALLELISM,
         phrase=(
             "a partial last wave leaves the device half empty: change the tile or use a "
@@ -322,7 +264,7 @@ RULES: tuple[Rule, ...] = (
         all_of="tail_efficiency_pct <= 75, waves <= 3",
         unless="dram_throughput_pct >= 70, sm_throughput_pct >= 80",
     ),
-    _rule(
+    make_rule(
         Bottleneck.OCCUPANCY_LIMITED,
         phrase=(
             "too few resident warps to hide latency, held down by registers or shared memory: "
@@ -336,7 +278,7 @@ RULES: tuple[Rule, ...] = (
         any_of="memory_stall_pct >= 40, barrier_stall_pct >= 40",
         unless="tensor_pipe_pct >= 60",
     ),
-    _rule(
+    make_rule(
         Bottleneck.LATENCY,
         phrase=(
             "waits for memory latency with too little in flight: more independent loads per "
@@ -354,13 +296,19 @@ RULES: tuple[Rule, ...] = (
 #: Without counters (CUPTI, static) there is little to go by: these are tried after RULES, on the
 #: bound alone.
 INFERRED: tuple[Rule, ...] = (
-    _rule(
+    make_rule(
         Bottleneck.DRAM_BANDWIDTH,
         phrase="near the DRAM bandwidth wall by its own bytes: only fewer or smaller bytes help",
         source="the bytes that must move already take three quarters of the time",
         all_of="speed_of_light >= 0.75, bound_bytes_pct >= 90",
     ),
-    _rule(
+    make_rule(
+        Bottleneck.DRAM_BANDWIDTH,
+        phrase="near the DRAM bandwidth wall by its arguments: only fewer or smaller bytes help",
+        source="the arguments of the launches already take three quarters of the time",
+        all_of="least_dram_pct >= 75",
+    ),
+    make_rule(
         Bottleneck.REDUNDANT_TRAFFIC,
         phrase=(
             "several kernels pass intermediate results through DRAM: fuse them, keep values on "
@@ -371,8 +319,9 @@ INFERRED: tuple[Rule, ...] = (
             "come back"
         ),
         all_of="launches >= 2, bound_bytes_pct >= 60, speed_of_light <= 0.75",
+        unless="traffic_ratio <= 1.3",
     ),
-    _rule(
+    make_rule(
         Bottleneck.TENSOR_CORE_IDLE,
         phrase=(
             "a matrix product far below the tensor cores' rate: tl.dot with suitable tiles, "

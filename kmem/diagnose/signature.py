@@ -1,11 +1,12 @@
 """Turn a profile's raw counters into the metrics that a diagnosis is made of.
 
-Metrics are weighted by time over launches; a missing one stays absent.
+Metrics are weighted by time over launches; a missing one stays absent, and so does one that was
+derived, not counted, for less than half of the time.
 """
 
 from collections.abc import Mapping
 
-from kmem.counters import read_quantities
+from kmem.counters import derived_quantities, read_quantities
 from kmem.records import Bound, Device, Launch, Profile, Signature
 from kmem.vocabulary import SIGNATURE_METRICS
 
@@ -35,6 +36,7 @@ def make_signature(
     launches = profile.launches
     weights = _weights(launches)
     quantities = [_derive(read_quantities(launch.metrics), launch, device) for launch in launches]
+    derived = set().union(*(derived_quantities(launch.metrics) for launch in launches))
     values: dict[str, float] = {"launches": float(len(launches))}
     for name in (*_AVERAGED, "spill_bytes_per_thread"):
         known = [
@@ -43,7 +45,8 @@ def make_signature(
             if name in entry
         ]
         total = sum(weight for weight, _ in known)
-        if total > 0:
+        needed = sum(weights) / 2.0 if name in derived else 0.0
+        if total > 0 and total >= needed:
             values[name] = sum(weight * value for weight, value in known) / total
     values.update(_ratios(launches, quantities, bound))
     busy_ms = [launch.duration_ms for launch in launches]
@@ -52,7 +55,25 @@ def make_signature(
             values["host_overhead_pct"] = max(0.0, 100.0 * (1.0 - sum(busy_ms) / host_ms))
         if bound is not None:
             values["speed_of_light"] = bound.time_ms / (host_ms or sum(busy_ms))
-    return Signature(values)
+    ratios = {"dram_bytes": "traffic_ratio", "fp32_flops": "work_ratio"}
+    derived |= {metric for quantity, metric in ratios.items() if quantity in derived}
+    if profile.estimated:
+        derived.add("speed_of_light")
+    return Signature(values, tuple(sorted(derived & values.keys())) or None)
+
+
+def least_dram_bytes(profile: Profile) -> float | None:
+    """How many bytes of device memory a forward moves at least, where nothing counted them.
+
+    None if nothing is known of any launch.
+    """
+    found = [
+        moved
+        for launch in profile.launches
+        for name in ("dram_bytes", "least_dram_bytes")
+        if (moved := read_quantities(launch.metrics).get(name)) is not None
+    ]
+    return sum(found) if found else None
 
 
 def hottest_launch(profile: Profile) -> Launch | None:
@@ -104,6 +125,8 @@ def _derive(quantities: dict[str, float], launch: Launch, device: Device) -> dic
             * launch.grid[2]
             / (device.sm_count * device.max_blocks_per_sm)
         )
+    if "dram_read_bytes" in quantities and "dram_write_bytes" in quantities:
+        found["dram_bytes"] = quantities["dram_read_bytes"] + quantities["dram_write_bytes"]
     if all(name in quantities for name in _FLOPS):
         found["fp32_flops"] = sum(flops * quantities[name] for name, flops in _FLOPS.items())
     return found
@@ -116,11 +139,8 @@ def _ratios(
     if bound is None or not quantities:
         return {}
     found = {}
-    if bound.bytes and all(
-        "dram_read_bytes" in entry and "dram_write_bytes" in entry for entry in quantities
-    ):
-        moved = sum(entry["dram_read_bytes"] + entry["dram_write_bytes"] for entry in quantities)
-        found["traffic_ratio"] = moved / bound.bytes
+    if bound.bytes and all("dram_bytes" in entry for entry in quantities):
+        found["traffic_ratio"] = sum(entry["dram_bytes"] for entry in quantities) / bound.bytes
     # Tensor-core operations have no counter that is the same on every GPU, so only fp32 arithmetic
     # is compared, where it is what limits.
     if bound.limiter == "fp32" and all("fp32_flops" in entry for entry in quantities):

@@ -203,7 +203,7 @@ class Tools:
         diagnosis = name_bottleneck(profile, device, bound, latency_ms=latency_ms)
         with Memory() as memory:
             library = list(self._library(memory).values())
-            query = SkillQuery(diagnosis, operators or (), device.arch, contract)
+            query = SkillQuery(diagnosis, operators or diagnosis.operators, device.arch, contract)
             offered = consult_memory(memory, query, library, versions())
         return {
             "diagnosis": to_data(diagnosis),

@@ -98,6 +98,7 @@ class Gate:
         }
         self._archs: dict[tuple[str, ...], bool] = {}
         self._treated = (diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else ()
+        self._possible = diagnosis.possible if diagnosis else ()
         self._operator_tests: dict[tuple[str, ...], tuple[bool | None, str]] = {}
         self._informations: dict[tuple[str, ...], float] = {}
 
@@ -119,9 +120,11 @@ class Gate:
         tests, unknown = 3, 0
         if self._query.diagnosis is not None:
             if skill.bottlenecks:
-                if not self._treats_any(skill):
+                treats = self._treats(skill)
+                if treats is False:
                     return None
                 tests += 1
+                unknown += treats is None
             values = self._query.diagnosis.signature.values
             for condition in skill.signature:
                 holds = condition.holds(values)
@@ -142,7 +145,7 @@ class Gate:
         diagnosis = self._query.diagnosis
         if diagnosis is not None:
             if skill.bottlenecks:
-                tests.append(("bottleneck", self._treats_any(skill), _treats(skill, diagnosis)))
+                tests.append(("bottleneck", self._treats(skill), _treats(skill, diagnosis)))
             for condition in skill.signature:
                 holds = condition.holds(diagnosis.signature.values)
                 state = {True: "holds", False: "does not hold", None: "unknown"}[holds]
@@ -178,6 +181,12 @@ class Gate:
             self._operator_tests[skill.operators] = match_operators(skill, self._query.operators)
         return self._operator_tests[skill.operators]
 
+    def _treats(self, skill: Skill) -> bool | None:
+        """None where the diagnosis does not rule out what the skill treats, nor name it."""
+        if self._treats_any(skill):
+            return True
+        return None if any(each in skill.bottlenecks for each in self._possible) else False
+
     def _treats_any(self, skill: Skill) -> bool:
         # Asked ten thousand times: `in` of a tuple compares by identity first, where a set would
         # hash each enum in Python.
@@ -205,6 +214,9 @@ def _treats(skill: Skill, diagnosis: Diagnosis) -> str:
     for bottleneck in (diagnosis.bottleneck, *diagnosis.secondary):
         if bottleneck in skill.bottlenecks:
             return f"treats {bottleneck.value}"
+    for bottleneck in diagnosis.possible:
+        if bottleneck in skill.bottlenecks:
+            return f"treats {bottleneck.value}, which nothing names or rules out"
     return f"does not treat {diagnosis.bottleneck.value}"
 
 

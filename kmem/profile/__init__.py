@@ -2,6 +2,7 @@
 
 - description.py: what another process is told so that it can build a problem's inputs.
 - collect.py: which profiler is used: the first that can run here, the next if it fails.
+- serving.py: which values of the graph each launch makes.
 - job.py: the job that a GPU profiler gives its executor.
 - harness.py: the program in that job, confined as a worker is.
 - watched.py: what that program does: it runs the forward that is looked at.
@@ -12,6 +13,7 @@
 - compile/: modules compiled for a GPU that need not be there, and what their binaries say.
 - vendor.py: what share of the roofline a vendor's kernels reach, by operator.
 - estimate.py: a time for compiled launches that never ran.
+- derive.py: what follows of a launch's binary, arguments and time, where no counter was read.
 - static.py: the `static` profiler: compiled figures with estimated times.
 - selftest.py: the compile processes tried on a kernel of three lines.
 - special_function.py: the Triton kernel that keeps the special-function unit busy.

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Executor, Profiler
+from kmem.problem.naming import name_operators
 from kmem.problem.traced import TracedProblem
+from kmem.profile.serving import add_served
 from kmem.records import Kernel, Profile
 
 logger = logging.getLogger(__name__)
@@ -23,7 +25,10 @@ def collect_profile(
     present: bool,
     name: str = AUTO,
 ) -> Profile:
-    """Profile one forward of a kernel; the profile carries the problem's bound.
+    """Profile one forward of a kernel.
+
+    The profile carries the problem's bound and operators, and the graph's values that each launch
+    makes.
 
     Args:
         profilers: by name, best first.
@@ -46,7 +51,7 @@ def collect_profile(
         reason = profiler.unavailable_reason()
         if reason is not None:
             raise ProfilerError(f"Profiler {name} cannot run: {reason}")
-        return replace(profiler.profile(kernel, traced, executor), bound=traced.bound)
+        return _complete(profiler.profile(kernel, traced, executor), kernel, traced)
     reasons = []
     for profiler in profilers.values():
         if not present and not profiler.estimated:
@@ -54,7 +59,7 @@ def collect_profile(
         reason = profiler.unavailable_reason()
         if reason is None:
             try:
-                return replace(profiler.profile(kernel, traced, executor), bound=traced.bound)
+                return _complete(profiler.profile(kernel, traced, executor), kernel, traced)
             except ProfilerError as ex:
                 reason = str(ex)
         logger.info("profiler %s passed over: %s", profiler.name, reason)
@@ -62,4 +67,17 @@ def collect_profile(
     raise ProfilerError(
         f"No profiler can run for {traced.device.name}: "
         f"{'; '.join(reasons) or 'none is registered'}"
+    )
+
+
+def _complete(profile: Profile, kernel: Kernel, traced: TracedProblem) -> Profile:
+    """A profile with what the problem says of it."""
+    graph = traced.graphs.get("full")
+    if graph is None:
+        return replace(profile, bound=traced.bound)
+    return replace(
+        profile,
+        launches=add_served(profile.launches, kernel.source, graph),
+        bound=traced.bound,
+        operators=name_operators(graph, (), traced.device, traced.contract),
     )

@@ -1,7 +1,7 @@
 """The `cupti` profiler: kernels and their times from torch.profiler.
 
-Resources come from the trace and the compiled binaries. For GPUs whose counters the user may not
-read. Not covered: bytes moved, hit rates, stalls: those dimensions stay unknown.
+Resources come from the trace and the compiled binaries, and what follows of both from derive.py.
+For GPUs whose counters the user may not read. What neither tells stays unknown.
 """
 
 import json
@@ -16,6 +16,7 @@ from kmem.interfaces import Executor, Profiler
 from kmem.problem.traced import TracedProblem
 from kmem.profile.compile.pool import compile_kernels, default_cache_dir
 from kmem.profile.compile.report import CompileStatus
+from kmem.profile.derive import add_derived
 from kmem.profile.job import check_result, harness_job
 from kmem.records import Kernel, Launch, Profile
 
@@ -73,6 +74,7 @@ class CuptiProfiler(Profiler):
         )
         if report.status is CompileStatus.OK:
             launches = add_static(launches, report.launches)
+            launches = add_derived(launches, traced.bound, traced.device)
         else:
             logger.info(
                 "no static figures for %s: %s",

@@ -43,7 +43,7 @@ DATASHEET_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """Totals of a launch: counts in the binary times the inferred trip count of its loops."""
 
     bytes: float
@@ -53,6 +53,8 @@ class _Work:
     special_warps: float
     tensor_flops: float
     spill_warps: float
+    fma_flops: float
+    predicated_warps: float
     bytes_in_flight_per_warp: float
 
 
@@ -86,7 +88,21 @@ def estimate_launches(
         bound: of the whole graph: its FLOPs tell how often arithmetic loops run. None for an opaque
             graph.
     """
-    clock_hz = device.peak_flops_per_s["fp32"] / (2.0 * FMA_LANES * device.sm_count)
+    clock_hz = sm_clock_hz(device)
+    passes = flop_passes(launches, bound, device)
+    return tuple(
+        replace(launch, duration_ms=_launch_ms(launch, device, clock_hz, passes))
+        for launch in launches
+    )
+
+
+def sm_clock_hz(device: Device) -> float:
+    """The clock at which a device's peak of fp32 multiply-adds is reached."""
+    return device.peak_flops_per_s["fp32"] / (2.0 * FMA_LANES * device.sm_count)
+
+
+def flop_passes(launches: Sequence[Launch], bound: Bound | None, device: Device) -> float:
+    """How often the launches' arithmetic must run so that what the graph needs is done."""
     vendor_flops = sum(launch.metrics.get("static__flops", 0.0) for launch in launches)
     needed = 0.0
     if bound is not None:
@@ -96,11 +112,7 @@ def estimate_launches(
     once = sum(_once(launch, "tensor_flops") for launch in launches) or sum(
         device.warp_size * _once(launch, "fma_flops") for launch in launches
     )
-    passes = max(0.0, needed - vendor_flops) / once if once else 1.0
-    return tuple(
-        replace(launch, duration_ms=_launch_ms(launch, device, clock_hz, passes))
-        for launch in launches
-    )
+    return max(0.0, needed - vendor_flops) / once if once else 1.0
 
 
 def library_part_ms(launches: Sequence[Launch], device: Device) -> float:
@@ -112,12 +124,12 @@ def library_part_ms(launches: Sequence[Launch], device: Device) -> float:
     )
 
 
-def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: float) -> float:
+def _launch_ms(launch: Launch, device: Device, clock_hz: float, passes: float) -> float:
     metrics = launch.metrics
     if "static__library" in metrics:
         return _vendor_ms(metrics, device)
     share = 1.0 if device.measured else DATASHEET_SHARE
-    work = _infer_work(launch, device.warp_size, flop_passes)
+    work = infer_work(launch, device.warp_size, passes)
     blocks = float(launch.grid[0] * launch.grid[1] * launch.grid[2])
     warps = launch.block[0] / device.warp_size
     resident = metrics["static__blocks_per_sm"]
@@ -181,7 +193,9 @@ def _once(launch: Launch, kind: str) -> float:
     )
 
 
-def _infer_work(launch: Launch, warp_size: int, flop_passes: float) -> _Work:
+def infer_work(launch: Launch, warp_size: int, passes: float) -> Work:
+    """What a launch of a compiled kernel does in all."""
+
     def count(kind: str) -> tuple[float, float]:
         return launch.metrics.get(f"static__{kind}", 0.0), launch.metrics.get(
             f"static__loop_{kind}", 0.0
@@ -207,7 +221,7 @@ def _infer_work(launch: Launch, warp_size: int, flop_passes: float) -> _Work:
             / loop_flops,
         )
     elif loop_flops and "static__program_load_bytes" not in launch.metrics:
-        trips = max(trips, flop_passes)
+        trips = max(trips, passes)
 
     def total(kind: str) -> float:
         straight, looped = count(kind)
@@ -215,7 +229,7 @@ def _infer_work(launch: Launch, warp_size: int, flop_passes: float) -> _Work:
 
     accessed = ("static__program_load_bytes", "static__program_store_bytes")
     moved_bytes = blocks * sum(launch.metrics.get(name, argument_bytes) for name in accessed)
-    return _Work(
+    return Work(
         # Each argument once: what is read again comes from a cache, as far as statics can tell. Or
         # less: a launch that combines partial results is given the inputs too, and reads next to
         # nothing of them.
@@ -226,5 +240,7 @@ def _infer_work(launch: Launch, warp_size: int, flop_passes: float) -> _Work:
         special_warps=total("special"),
         tensor_flops=total("tensor_flops"),
         spill_warps=total("local_accesses"),
+        fma_flops=warp_size * total("fma_flops"),
+        predicated_warps=total("predicated"),
         bytes_in_flight_per_warp=float(warp_size) * (straight_loads + loop_loads),
     )

@@ -9,6 +9,7 @@ from kmem.problem.traced import TracedProblem
 from kmem.profile.compile.pool import compile_kernels, default_cache_dir
 from kmem.profile.compile.report import CompileReport, CompileStatus, last_line
 from kmem.profile.compile.target_driver import compute_capability
+from kmem.profile.derive import add_derived
 from kmem.profile.estimate import estimate_launches
 from kmem.records import Bound, Device, Kernel, Profile
 
@@ -47,11 +48,11 @@ class StaticProfiler(Profiler):
 
 
 def static_profile(report: CompileReport, bound: Bound | None, device: Device) -> Profile:
-    """A profile from a compile report: each launch with its estimated time."""
+    """A profile from a compile report: each launch with its estimated time and what follows."""
     return Profile(
         report.kernel,
         StaticProfiler.name,
         device.name,
         True,
-        estimate_launches(report.launches, bound, device),
+        add_derived(estimate_launches(report.launches, bound, device), bound, device),
     )

@@ -35,10 +35,12 @@ class Signature:
     """The dimensions of a profile that kernels are compared by.
 
     `values` are by metric (vocabulary.SIGNATURE_METRICS), in natural units; a metric that is absent
-    is unknown.
+    is unknown. `derived` names those that nothing measured or read, which follow from others; None
+    where there is none.
     """
 
     values: Mapping[str, float]
+    derived: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,33 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Decider:
+    """A figure that is not known, and the bottlenecks that it would name or rule out."""
+
+    metric: str
+    counters: tuple[str, ...]  # Nsight Compute's, from which it is read
+    tells: tuple[Bottleneck, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchShare:
+    """One kernel of a forward: its share of the time, what limits it, the graph nodes it serves."""
+
+    name: str
+    duration_ms: float
+    share: float
+    bottleneck: Bottleneck
+    serves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """What limits a kernel, by arithmetic.
 
-    `headroom_ms` is the time that removing the bottleneck could save.
+    `headroom_ms` is the time that removing the bottleneck could save. Where the facts name no
+    bottleneck, `possible` are those that they do not rule out, and `tests` what would tell.
+    `operators` are those of the graph, where the profile knows them. `launches` has the kernels of
+    a forward of several, longest first.
     """
 
     bottleneck: Bottleneck
@@ -67,6 +92,10 @@ class Diagnosis:
     hottest: str | None  # name of the launch that takes most time
     secondary: tuple[Bottleneck, ...] = ()
     estimated: bool = False
+    possible: tuple[Bottleneck, ...] = ()
+    tests: tuple[Decider, ...] = ()
+    operators: tuple[str, ...] = ()
+    launches: tuple[LaunchShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

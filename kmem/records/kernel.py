@@ -40,13 +40,17 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch of a forward, with raw counters under the profiler's own names."""
+    """One kernel launch of a forward, with raw counters under the profiler's own names.
+
+    `serves` are the graph's nodes that it computes, where that is known.
+    """
 
     name: str
     duration_ms: float | None
     grid: tuple[int, int, int] | None
     block: tuple[int, int, int] | None
     metrics: Mapping[str, float]
+    serves: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Profile:
     """Every launch of one forward, as one profiler saw it.
 
     `bound` is that of the problem, where the profiler was given one: a diagnosis is held to it.
+    `operators` are those of its graph, what takes longest first.
     """
 
     kernel: str  # hash; "" for a report that was made elsewhere
@@ -62,3 +67,4 @@ class Profile:
     estimated: bool
     launches: tuple[Launch, ...]
     bound: Bound | None = field(default=None, metadata=ABSENT_IF_NONE)
+    operators: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)

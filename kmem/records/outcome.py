@@ -69,10 +69,12 @@ class Outcome:
     def hash(self) -> str:
         """A hash over every field: the same measurement merged twice is one outcome.
 
-        A seed or prediction that is not known is left out, so that outcomes from before there were
-        such fields keep their hash.
+        What is not known of later fields (seed, prediction, derived figures) is left out, so that
+        outcomes from before there were such fields keep their hash.
         """
         data = asdict(self)
+        if data["signature"] is not None and data["signature"]["derived"] is None:
+            del data["signature"]["derived"]
         for name in ("seed", "predicted_ms", "claims"):
             if data[name] is None:
                 del data[name]

@@ -3,18 +3,22 @@
 A problem's file is loaded with torch; a profile that is diagnosed without one waits for no torch.
 """
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 
 from kmem.cli.options.stages import DiagnoseOptions, PrescribeOptions, ProfileOptions
 from kmem.devices import detect_device, named_target, resolve_target
 from kmem.diagnose.bottleneck import diagnose
+from kmem.errors import RecipeError
 from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
 from kmem.prescribe.gate import SkillQuery
 from kmem.problem.mode import in_mode
-from kmem.problem.traced import trace_at_full_size
+from kmem.problem.naming import name_operators
+from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
 from kmem.profile.ncu_csv import read_report
@@ -28,7 +32,9 @@ from kmem.records import (
     Prescription,
     Profile,
 )
-from kmem.skills import load_library
+from kmem.skills import load_library, load_recipes
+
+logger = logging.getLogger(__name__)
 
 _DEFAULT_REPORT_TARGET = "h200"
 
@@ -42,14 +48,32 @@ def profile_problem(
     loaded = in_mode(load_problem(problem), options.mode)
     device, present = resolve_target(options.target)
     candidate = Kernel(kernel.read_text(encoding="utf-8")) if kernel else reference_kernel(loaded)
-    return collect_profile(
+    traced = trace_at_full_size(loaded, Contract(Precision(options.precision)), device)
+    found = collect_profile(
         candidate,
-        trace_at_full_size(loaded, Contract(Precision(options.precision)), device),
+        traced,
         registry.profilers,
         lookup(registry.executors, "local", "executor"),
         present=present,
         name=options.profiler,
     )
+    return replace(found, operators=graph_operators(traced, registry))
+
+
+def graph_operators(traced: TracedProblem, registry: Registry) -> tuple[str, ...]:
+    """The operators of a graph as a run names them: those that recipes see as a whole, too."""
+    from kmem.explore.recipes.cover import find_options  # loads what recipes write with
+
+    recipes, _ = load_recipes(load_library(registry.skills).values())
+    parts: list[tuple[str, tuple[str, ...]]] = []
+    for name, recipe in recipes.items():
+        try:
+            options = find_options(traced.graphs, {name: recipe}, traced.contract, traced.device)
+        except RecipeError as ex:  # one skill's fault must not end the profile
+            logger.warning("Warning: the recipe %s names no operators: %s", name, ex)
+            continue
+        parts += [(option.site.operator, option.site.nodes) for option in options]
+    return name_operators(traced.graph, parts, traced.device, traced.contract)
 
 
 def read_report_profile(path: Path, target: str | None) -> Profile:
@@ -88,13 +112,17 @@ def diagnose_report(path: Path) -> Diagnosis:
 def prescribe(
     diagnosis: Diagnosis, options: PrescribeOptions, registry: Registry
 ) -> tuple[Prescription, ...]:
-    """Skills against what a diagnosis found, best first."""
+    """Skills against what a diagnosis found, best first.
+
+    Without operators in the options they are the diagnosis' own, which come from the graph.
+    """
     device = _resolve_device(options.target)
     contract = Contract(Precision(options.precision))
     with Memory.to_read() as memory:
         library = list(load_library(registry.skills).values())
         memory.skills.sync(library)
-        query = SkillQuery(diagnosis, options.operators, device.arch, contract)
+        operators = options.operators or diagnosis.operators
+        query = SkillQuery(diagnosis, operators, device.arch, contract)
         return consult_memory(memory, query, library, installed_versions(), limit=options.limit)
 
 

@@ -1,6 +1,7 @@
 """A diagnosis as text for people."""
 
-from kmem.records import Diagnosis
+from kmem.records import Diagnosis, LaunchShare
+from kmem.vocabulary import SIGNATURE_METRICS
 
 
 def describe_diagnosis(diagnosis: Diagnosis) -> str:
@@ -15,8 +16,33 @@ def describe_diagnosis(diagnosis: Diagnosis) -> str:
             f"  speed of light {diagnosis.speed_of_light:.1%}, headroom "
             f"{diagnosis.headroom_ms:.4g} ms"
         )
+    lines.append(f"  {_known(diagnosis)}")
+    lines += [
+        f"  {launch.share:6.1%} {launch.duration_ms:.4g} ms {launch.bottleneck.value} in "
+        f"{launch.name[:60]}{_served(launch)}"
+        for launch in diagnosis.launches
+    ]
+    if diagnosis.possible:
+        lines.append(f"  not ruled out: {', '.join(item.value for item in diagnosis.possible)}")
+    lines += [
+        f"  {test.metric} would tell: ncu --metrics {','.join(test.counters)}"
+        for test in diagnosis.tests
+    ]
     if diagnosis.secondary:
         lines.append(f"  also: {', '.join(item.value for item in diagnosis.secondary)}")
     if diagnosis.estimated:
         lines.append("  estimated: compiled, not run")
     return "\n".join(lines)
+
+
+def _known(diagnosis: Diagnosis) -> str:
+    """How many of the signature's dimensions are known, and which of them were derived."""
+    signature = diagnosis.signature
+    told = f"{len(signature.values)} of {len(SIGNATURE_METRICS)} dimensions known"
+    if signature.derived:
+        told += f", {len(signature.derived)} of them derived: {', '.join(signature.derived)}"
+    return told
+
+
+def _served(launch: LaunchShare) -> str:
+    return f", for {', '.join(launch.serves)}" if launch.serves else ""

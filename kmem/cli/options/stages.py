@@ -71,7 +71,8 @@ class PrescribeOptions:
     operators: tuple[str, ...] = option(
         "--op",
         multiple=True,
-        help="Operator the kernel computes, such as max_pool; may be repeated. Default: any.",
+        help="Operator the kernel computes, such as max_pool; may be repeated. Default: "
+        "those of the graph that was profiled, else any.",
     )
     target: str | None = target_option(
         "Device whose skills and records count; default: the GPU here, else h200."
