@@ -33,7 +33,7 @@ from real_campaign import (
 from scripted_server import ScriptedServer
 
 #: Dollars of the second bench: they pay for about two of its problems.
-USD = 0.21
+USD = 0.06
 
 
 def killed_and_resumed(home: Path, number: int) -> list[str]:
