@@ -180,9 +180,9 @@ class TiledEvaluator(ScriptedEvaluator):
 
 
 def given_kernel(takes_ms: float, fails: str = "", tile: int = 64) -> Kernel:
-    return Kernel(
-        kernel_text(takes_ms, fails=fails).replace("class ModelNew", f"BLOCK = {tile}\n{LAUNCHED}")
-    )
+    text = kernel_text(takes_ms, fails=fails)
+    text = text.replace("class ModelNew", f"BLOCK = {tile}\n{LAUNCHED}")
+    return Kernel(f"import triton\nimport triton.language as tl\n{text}")
 
 
 LAUNCHED = BODY.replace("@triton.jit", "@triton.jit").replace(
