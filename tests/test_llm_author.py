@@ -1,5 +1,7 @@
 """The author that asks models: proposals, kernels, bad answers, and resuming without asking."""
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -118,13 +120,22 @@ def test_a_first_kernel_an_edit_and_a_repair_end_to_end() -> None:
 
 
 def test_the_author_is_registered_through_the_hook_and_works_only_within_a_run() -> None:
-    author = collect(build_plugin_manager()).authors["llm"]
-    assert isinstance(author, LlmAuthor)
-    assert author.repairs == 3
-    with pytest.raises(RuntimeError, match="has not begun a run"):
-        author.propose(make_situation())
-    with pytest.raises(RuntimeError, match="has not begun a run"):
-        author.write(assign(make_situation(), Move.SEED, "unaided"))
+    registered = collect(build_plugin_manager()).authors["llm"]
+    for author in (registered, LlmAuthor()):
+        with pytest.raises(RuntimeError, match="has not begun a run"):
+            author.propose(make_situation())
+        with pytest.raises(RuntimeError, match="has not begun a run"):
+            author.write(assign(make_situation(), Move.SEED, "unaided"))
+
+
+def test_no_command_but_a_run_imports_the_authors() -> None:
+    code = (
+        "import sys; from kmem.plugins import build_plugin_manager, collect;"
+        "names = collect(build_plugin_manager()).authors.keys();"
+        "print(*names, *[name for name in sys.modules if name.endswith('.author')])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["given", "recipes", "llm"]
 
 
 def test_seeds_are_offered_at_the_granularities_a_module_has() -> None:

@@ -3,14 +3,12 @@
 from collections.abc import Callable
 
 from kmem import hookimpl
-from kmem.explore.given.author import GivenAuthor
-from kmem.explore.models.author import LlmAuthor
-from kmem.explore.recipes.author import RecipeAuthor
-from kmem.interfaces import Author
+from kmem.explore.on_demand import AuthorOnDemand
+from kmem.interfaces import GIVEN, Author
 
 
 @hookimpl
 def register_authors(register: Callable[[Author], None]) -> None:
-    register(GivenAuthor())
-    register(RecipeAuthor())
-    register(LlmAuthor())
+    register(AuthorOnDemand(GIVEN, "kmem.explore.given.author", "GivenAuthor"))
+    register(AuthorOnDemand("recipes", "kmem.explore.recipes.author", "RecipeAuthor"))
+    register(AuthorOnDemand("llm", "kmem.explore.models.author", "LlmAuthor"))
