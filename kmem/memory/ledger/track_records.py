@@ -28,6 +28,12 @@ from kmem.records import Bottleneck
 
 _ROWS_AT_ONCE = 10_000
 
+#: The columns of `skill_sums`, added up.
+_SUMS = """
+sum(tried) as tried, sum(passed) as passed, sum(improved) as improved, sum(timed) as timed,
+sum(log_speedup_e9) as total_e9, sum(recalled) as recalled
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
@@ -150,15 +156,10 @@ class TrackRecords(Tables):
         """
         self.refresh()
         rows = self._storage.read(
-            """
+            f"""
             select
                 arch,
-                sum(tried) as tried,
-                sum(passed) as passed,
-                sum(improved) as improved,
-                sum(timed) as timed,
-                sum(log_speedup_e9) as total_e9,
-                sum(recalled) as recalled
+                {_SUMS}
             from skill_sums
             where skill = ?
             group by arch
@@ -181,12 +182,7 @@ class TrackRecords(Tables):
             f"""
             select
                 {what} as name,
-                sum(tried) as tried,
-                sum(passed) as passed,
-                sum(improved) as improved,
-                sum(timed) as timed,
-                sum(log_speedup_e9) as total_e9,
-                sum(recalled) as recalled
+                {_SUMS}
             from skill_sums
             where skill = ?
             group by {what}
@@ -204,15 +200,10 @@ class TrackRecords(Tables):
         """
         self.refresh()
         rows = self._storage.read(
-            """
+            f"""
             select
                 skill,
-                sum(tried) as tried,
-                sum(passed) as passed,
-                sum(improved) as improved,
-                sum(timed) as timed,
-                sum(log_speedup_e9) as total_e9,
-                sum(recalled) as recalled
+                {_SUMS}
             from json_each(?) given
             join skill_sums on skill = given.value
             group by skill
