@@ -1,6 +1,7 @@
 """`--test`: the user's own test is a further check of a final verdict, behind the judge's walls."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,25 @@ def test_pytest_and_scripts_pass_and_fail_with_what_they_say(tmp_path: Path) -> 
     assert "has no attribute 'speed'" in failed
     script = "import sys\nfrom kernel import ModelNew\nprint('too dull')\nsys.exit(7)\n"
     assert outcome(tmp_path, script) == ("your test check_it.py fails (exit code 7):\ntoo dull")
+
+
+def test_what_a_test_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
+    """A process of its own, of which the number is told at the end."""
+    left = "import os, sys, time\nchild = os.fork()\nif not child:\n    time.sleep(120)\n"
+    said = outcome(tmp_path, f"{left}print('left', child, flush=True)\nsys.exit(3)\n")
+    number = int(said.rsplit("left ", 1)[1])
+    deadline = time.monotonic() + 20
+    while is_at_work(number) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_at_work(number)
+
+
+def is_at_work(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_test_that_hangs_is_ended_and_one_behind_walls_reaches_nothing(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from kmem.bench.rows import Exit
 from kmem.errors import BUDGET_SPENT, TargetError
 from kmem.host.cores import POOL_VARIABLE, name_pool
 from kmem.host.environment import CORES_VARIABLE
+from kmem.host.process_group import kill_group
 
 #: A run's minutes do not count waiting for the GPU, nor baselines that have a limit of their own.
 _LIMIT_OVER_BUDGET = 2.0
@@ -252,5 +253,5 @@ def _end(process: subprocess.Popen) -> None:
     try:
         process.wait(_GRACE_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
         process.wait()

@@ -4,8 +4,6 @@ Each job gets a fresh directory, a process group of its own, a time limit, an en
 secrets, and a cap on its output.
 """
 
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +16,7 @@ from typing import BinaryIO
 from kmem import hookimpl
 from kmem.errors import ExecutorError
 from kmem.host.environment import scrubbed_environment
+from kmem.host.process_group import kill_group
 from kmem.interfaces import Executor, Job, JobResult
 
 #: Most bytes kept of each output stream: a kernel's error log can be endless, and its head and tail
@@ -91,16 +90,6 @@ def _run_in(directory: Path, job: Job, timeout_s: float) -> JobResult:
     return JobResult(
         exit_code, outputs[0].text(), outputs[1].text(), _read_files(directory / "out"), seconds
     )
-
-
-def kill_group(group: int) -> None:
-    """Kill every process of a group; a group that is already gone is no error."""
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    except PermissionError:
-        pass  # macOS answers so for a group of zombies
 
 
 class _Tail:

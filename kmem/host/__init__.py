@@ -5,6 +5,7 @@
 - project_modules.py: a project's own modules, importable by its problem files alone.
 - confinement.py: what a process gives up before it imports a candidate.
 - wall_trial.py: tries on this machine what such a process cannot do.
+- process_group.py: ends a process with all that it has started.
 - checked_text.py: imports a kernel from the text that was checked.
 - deadline.py: a deadline for the user's code in this process.
 - kernel_identity.py: what a launch of a Triton kernel is: text and values.

@@ -22,6 +22,7 @@ import kmem
 from kmem.errors import CaseError
 from kmem.host.confinement import Limits, Walls
 from kmem.host.environment import scrubbed_environment
+from kmem.host.process_group import kill_group
 from kmem.host.project_modules import imported_directories
 from kmem.host.syntax import parse_python
 from kmem.records import Kernel, Problem, UserTest
@@ -82,21 +83,22 @@ def run_user_test(
             "imports": reads,
         }
         own = {} if gpu else {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kmem.measure.user_test_process", json.dumps(order)],
-            cwd=place,
-            env=scrubbed_environment(own),
-            stdin=subprocess.DEVNULL,
-            stdout=(place / "said.txt").open("w", encoding="utf-8"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with (place / "said.txt").open("w", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "kmem.measure.user_test_process", json.dumps(order)],
+                cwd=place,
+                env=scrubbed_environment(own),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         try:
             code = process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             return f"your test {name} did not end within {timeout_s:.0f} s"
         finally:
-            process.kill()
+            kill_group(process.pid)  # with what the test or the kernel has left behind
             process.wait()
         if code == 0:
             return ""

@@ -11,10 +11,8 @@ token counts (there are none), temperature, effort and max_output_tokens beyond 
 the program has settings of its own.
 """
 
-import contextlib
 import os
 import re
-import signal
 import subprocess
 import tempfile
 import threading
@@ -22,6 +20,7 @@ import time
 from typing import BinaryIO
 
 from kmem.errors import AnswerLost, Interrupted, ProviderError
+from kmem.host.process_group import kill_group
 from kmem.interfaces import Completion, Message, ModelRequest, Provider, StopReason
 from kmem.providers.answer import BYTES_PER_TOKEN
 from kmem.providers.keys import redact, redact_answer
@@ -134,9 +133,8 @@ def render_conversation(messages: tuple[Message, ...]) -> str:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the program and what it started. Its group may be gone already."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """End the program and what it started."""
+    kill_group(process.pid)
     process.wait()
 
 

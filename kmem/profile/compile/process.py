@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 from kmem.errors import ProblemError, ProfilerError
 from kmem.host.confinement import hide_memory
 from kmem.host.environment import scrubbed_environment
+from kmem.host.process_group import kill_group
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class CompileProcess:
         with self._lock:
             self._ended = True
             if self._process is not None:
-                _kill_group(self._process)
+                kill_group(self._process.pid)
 
     def stop(self) -> None:
         """Kill the process and its children (ptxas); the next question starts another."""
@@ -165,14 +165,7 @@ class CompileProcess:
             self._setup = self._place = None
         if process is None:
             return
-        _kill_group(process)
+        kill_group(process.pid)
         process.wait()
         process.stdin.close()
         process.stdout.close()
-
-
-def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        logger.debug("compile process %d was already gone", process.pid)
