@@ -146,6 +146,11 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
     return max(seconds) * 1e3 + device.launch_ms
 
 
+def node_costs_ms(graph: OpGraph, device: Device, contract: Contract) -> dict[str, float]:
+    """By node, what `node_cost_ms` estimates of it."""
+    return {node.name: node_cost_ms(graph, node, device, contract) for node in graph.nodes}
+
+
 def _is_free(operator: Operator, graph: OpGraph) -> bool:
     return operator.is_view or (operator.only_in_training and not graph.training)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kmem.problem.bound import node_cost_ms, part_bound
+from kmem.problem.bound import node_costs_ms, part_bound
 from kmem.problem.graph import Node
 from kmem.problem.traced import TracedProblem
 
@@ -62,7 +62,7 @@ def break_down(traced: TracedProblem) -> Breakdown | None:
     """The estimate for a traced problem; None for one that is opaque or computes nothing."""
     graph = traced.graph
     device, contract = traced.device, traced.contract
-    costs = {node.name: node_cost_ms(graph, node, device, contract) for node in graph.nodes}
+    costs = node_costs_ms(graph, device, contract)
     busy = [node for node in graph.nodes if costs[node.name] > 0]
     if traced.bound is None or not busy:
         return None

@@ -6,7 +6,7 @@ write anything of the graph.
 
 from collections.abc import Collection, Iterable
 
-from kmem.problem.bound import node_cost_ms
+from kmem.problem.bound import node_costs_ms
 from kmem.problem.graph import OpGraph
 from kmem.problem.operators.table import find_operator
 from kmem.records import Contract, Device
@@ -31,7 +31,7 @@ def name_operators(
     """
     if graph.opaque_reason is not None:
         return ("opaque",)
-    costs = {node.name: node_cost_ms(graph, node, device, contract) for node in graph.nodes}
+    costs = node_costs_ms(graph, device, contract)
     weights: dict[str, float] = {}
     for name, nodes in parts:
         weights[name] = max(weights.get(name, 0.0), sum(costs[node] for node in nodes))

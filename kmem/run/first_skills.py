@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kmem.memory.store import Memory
 from kmem.prescribe.rank import MAX_PRESCRIPTIONS
-from kmem.problem.bound import node_cost_ms
+from kmem.problem.bound import node_costs_ms
 from kmem.records import Bottleneck, Diagnosis, Prescription, Recalled, Run, Signature
 from kmem.run.consulting import describe_record, prescribe
 from kmem.run.session import Session
@@ -66,10 +66,7 @@ def _matching(
 ) -> list[Prescription]:
     """Skills whose recipes match this graph, the larger share of eager's time first."""
     traced = session.traced
-    costs = {
-        node.name: node_cost_ms(traced.graph, node, traced.device, traced.contract)
-        for node in traced.graph.nodes
-    }
+    costs = node_costs_ms(traced.graph, traced.device, traced.contract)
     total = sum(costs.values())
     nodes: dict[str, set[str]] = {}
     for (recipe, _), names in session.site_nodes.items():

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kmem.interfaces import UNAIDED, Situation
-from kmem.problem.bound import node_cost_ms
+from kmem.problem.bound import node_costs_ms
 from kmem.problem.operators.table import find_operator
 from kmem.records import Purity
 
@@ -89,10 +89,7 @@ def seed_sizes(situation: Situation) -> list[Size]:
     must be Triton's, nothing may be left to torch.
     """
     graph = situation.traced.graph
-    costs = {
-        node.name: node_cost_ms(graph, node, situation.traced.device, situation.traced.contract)
-        for node in graph.nodes
-    }
+    costs = node_costs_ms(graph, situation.traced.device, situation.traced.contract)
     hottest = sorted((name for name in costs if costs[name] > 0), key=lambda name: -costs[name])
     full = Size(
         "full rewrite",

@@ -11,7 +11,7 @@ from kmem.explore.models.prompts.excerpts import kernel_excerpt
 from kmem.explore.models.prompts.message import LAST_STABLE, Section, Worth
 from kmem.explore.models.prompts.rendering import describe_result, fenced
 from kmem.interfaces import Situation
-from kmem.problem.bound import node_cost_ms
+from kmem.problem.bound import node_costs_ms
 from kmem.problem.graph import Arg, Literal, Node, Ref
 from kmem.records import Attempt, Bound, Claim, Kernel, Prescription, TensorSpec
 from kmem.skills import Skill
@@ -46,10 +46,7 @@ def graph_section(situation: Situation) -> Section:
         return Section(
             "Its graph", (f"The forward could not be traced: {graph.opaque_reason}",), Worth.GRAPH
         )
-    costs = {
-        node.name: node_cost_ms(graph, node, situation.traced.device, situation.traced.contract)
-        for node in graph.nodes
-    }
+    costs = node_costs_ms(graph, situation.traced.device, situation.traced.contract)
     total = sum(costs.values()) or 1.0
     inputs = [
         f"{item.name}: {item.kind} {_describe_tensor(item.spec)}"
