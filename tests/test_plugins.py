@@ -122,6 +122,14 @@ def test_doctor_lists_what_is_left_out_and_plugins_what_is_not(tmp_path: Path) -
     assert {each["kind"] for each in listed} >= {"skill", "author", "provider", "executor"}
 
 
+def test_a_database_in_a_clone_registers_each_skill_once(tmp_path: Path) -> None:
+    root = bundled_skills_root().parent
+    words = ("skills", "show", "online-softmax", "--json")
+    done = kmem(tmp_path, *words, KMEM_DB=str(root / "k.db"), KMEM_EMBEDDING_MODEL="none")
+    (root / "k.db").unlink(missing_ok=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_skill_of_which_nothing_can_be_read_is_one_warning_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "skills" / "swish-fast").mkdir(parents=True)
     (tmp_path / "skills" / "swish-fast" / "SKILL.md").write_text("garbage")

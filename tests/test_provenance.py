@@ -39,6 +39,20 @@ def test_constants_that_are_written_are_nobodys_computing() -> None:
     assert library_share([("Memset_gelu", 5.0), ("FillFunctor_gelu", 5.0)], {}) == 1.0
 
 
+def test_copies_on_the_gpu_compute_nothing() -> None:
+    copies = [
+        ("Memcpy DtoD (Device -> Device)", 5.0),
+        (
+            "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+            "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>>",
+            5.0,
+        ),
+    ]
+    assert library_share([("row_sum", 10.0), *copies], {"row_sum": 1}) == 0.0
+    added = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+    assert library_share([("row_sum", 10.0), *copies, (added, 20.0)], {"row_sum": 1}) == 0.5
+
+
 @pytest.mark.parametrize(
     ("purity", "operators", "share", "launches", "needs_launches", "reason"),
     [

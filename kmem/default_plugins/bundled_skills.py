@@ -10,6 +10,8 @@ from kmem.skills import bundled_skills_root, skill_directories
 
 @hookimpl
 def register_skills(register: Callable[[Path], None]) -> None:
-    for root in (bundled_skills_root(), added_skills_root(default_db_path())):
+    # with the database in a clone both are one directory
+    roots = (bundled_skills_root(), added_skills_root(default_db_path()))
+    for root in dict.fromkeys(root.resolve() for root in roots):
         for path in skill_directories(root):
             register(path)

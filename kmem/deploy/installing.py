@@ -141,7 +141,10 @@ def _fetch(source: str, directory: Path) -> Path:
     try:
         return Path(snapshot_download(name, local_dir=directory / name.rpartition("/")[2]))
     except Exception as ex:  # noqa: BLE001  # whatever the network and the Hub do
-        raise OutputError(f"{name} cannot be fetched from the Hub: {first_line(ex)}") from ex
+        raise OutputError(
+            f"{source} cannot be fetched from the Hub: {first_line(ex)}; a package there is "
+            f"{HUB}OWNER/NAME, and a directory needs no network"
+        ) from ex
 
 
 def _keep(package: Package, *, force: bool) -> Package:

@@ -76,7 +76,7 @@ class FreshWorkers(WorkerPool):
     def put_back(self, worker: WorkerProcess) -> None:
         self._taken.remove(worker)
 
-    def prepare(self) -> None:
+    def prepare(self, *, profiles: bool = False) -> None:
         """`take` does."""
 
     def close(self) -> None:

@@ -20,12 +20,16 @@ from kmem.measure.worker.lineage import COMPUTED, LIBRARY, UNSEEN, Lineage
 from kmem.measure.worker.operators import OperatorLog
 from kmem.records import Purity, Status
 
-#: Share of GPU time outside the file's own Triton kernels that `--purity triton` tolerates (fills,
-#: copies).
+#: Share of GPU time outside the file's own Triton kernels that `--purity triton` tolerates beside
+#: what computes nothing.
 FOREIGN_SHARE = 0.01
-#: In the names of GPU kernels that write a constant, or what the host knew before: beside a problem
-#: of a few kilobytes they take half of the time. No function of Python can be called so.
-_FILLS = ("Memset (", "::FillFunctor<", "Memcpy HtoD (")
+#: In the names of GPU kernels that compute nothing: they write a constant or what the host knew
+#: before, or copy, as the operators in `NOT_COMPUTING` do. Beside a problem of a few kilobytes, or
+#: one bound by memory, they take half of the time. No function of Python can be called so.
+_NOT_COMPUTING_KERNELS = (
+    *("Memset (", "::FillFunctor<", "Memcpy HtoD (", "Memcpy DtoD ("),
+    "copy_kernel_cuda(",
+)
 #: Operators that compute nothing: allocation, fills, copies and views. Everything else is a vendor
 #: kernel doing the work.
 NOT_COMPUTING = frozenset(
@@ -234,7 +238,7 @@ def library_share(kernels: Sequence[tuple[str, float]], own: Mapping[str, int]) 
     foreign = sum(
         time
         for name, time in kernels
-        if name not in names and not any(fill in name for fill in _FILLS)
+        if name not in names and not any(part in name for part in _NOT_COMPUTING_KERNELS)
     )
     return foreign / total if total else 0.0
 
