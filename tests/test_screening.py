@@ -13,7 +13,7 @@ from kmem.devices import named_target
 from kmem.measure import examiner, screening
 from kmem.measure.examine.examination import Examination
 from kmem.measure.judge import Judge
-from kmem.measure.oracle.families import FAMILIES
+from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.gpu_clock import Batch, ClockSettings, LoadedModule
 from kmem.measure.worker.commands import Run
@@ -82,6 +82,22 @@ def judge(tmp_path: Path) -> Iterator[Judge]:
 def as_on_a_gpu(judge: Judge) -> screening.Screening:
     settings = replace(judge._settings, gpu=True)
     return screening.Screening(judge._examiner, judge._resources, settings)
+
+
+@pytest.mark.slow
+def test_what_is_verified_next_is_refused_at_the_small_size_already(judge: Judge) -> None:
+    made = as_on_a_gpu(judge)
+    judge._resources.reference = {"small": judge._resources.reference("small")}.__getitem__
+    passed: dict[str, bool] = {}
+    for source in (LIBRARY.replace("aten.relu.default", "aten.abs.default"), LIBRARY):
+        entrant = SimpleNamespace(errors=[], worker=judge._workers.take())
+        found = made.refuse_as_best(Kernel(source), entrant, timing(1.0), verified_next=True)
+        passed[source] = found is None
+        assert found is None or found.status is Status.WRONG_VALUES
+    assert list(passed.values()) == [False, True]
+    families = [error.family for error in entrant.errors]
+    assert families == list(SCREENING_FAMILIES)
+    assert made.refuse_as_best(Kernel("none"), entrant, timing(2.0)) is not None  # no best yet
 
 
 @pytest.mark.slow

@@ -280,7 +280,7 @@ class Judge:
         deadline = self.own_time + deadline_s
         results: dict[int, Measurement] = {}
         contest = self._screening.open_race(
-            kernels, lambda: self.own_time > deadline, shows_families=not verified_next
+            kernels, lambda: self.own_time > deadline, verified_next=verified_next
         )
 
         def settle(index: int, measurement: Measurement) -> None:
