@@ -4,7 +4,7 @@
 
 For each problem under the paths (kmem's own in problems/, others as KernelBench/level1 too) it
 takes the best kernel that db/evidence remembers for exactly this graph, writes it anew from its
-recipe and knobs, and gives it a whole verdict: on a GPU at full size with times, else in the
+recipe and knobs, and gives it a whole verdict: on a GPU at full size, beside eager, else in the
 interpreter at small sizes. A line for each verdict goes to the file at once, and a call goes on
 where an earlier one was cut off; with --again what did not pass is judged once more. In the end it
 says which winners fall and why, and exits with 1 if one does. What is to be retracted, a person
@@ -13,11 +13,14 @@ decides.
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
 from pathlib import Path
 
 from kmem.bench.problems import BenchProblem, find_problems
@@ -77,10 +80,23 @@ def remembered_kernel(session: Session, hit: Recalled) -> Kernel | None:
     return written[0].kernel if written else None
 
 
-def judge_winner(
-    bench: BenchProblem, contract: Contract, device: Device, memory: Memory, *, gpu: bool
-) -> dict[str, object]:
+def judge_winner(bench: BenchProblem, contract: Contract, database: Path) -> dict[str, object]:
     """The row of one problem; errors of kmem's own become rows too."""
+    present = detect_device()
+    started = time.monotonic()
+    try:
+        with Memory(database) as memory:
+            row = _judge_winner(bench, contract, present, memory)
+    except KmemError as ex:
+        row = {"status": "error", "log": first_line(ex)}
+    return {**row, "s": round(time.monotonic() - started, 1)}
+
+
+def _judge_winner(
+    bench: BenchProblem, contract: Contract, present: Device | None, memory: Memory
+) -> dict[str, object]:
+    device = present or named_target(TARGET)
+    gpu = present is not None
     problem = load_problem(bench.path)
     registry = collect(build_plugin_manager())
     session = open_session(problem, contract, device, gpu, registry, memory)
@@ -97,7 +113,9 @@ def judge_winner(
     if kernel is None:
         return {**found, "status": LOST, "log": "no recipe writes it any more"}
     case = Case(problem, kernel, Terms(contract, seed=SEED))
-    measurement, baselines = judge_case(case, device, gpu=gpu, announce=lambda text: None)
+    measurement, baselines = judge_case(
+        case, device, gpu=gpu, announce=lambda text: None, baselines=("eager",)
+    )
     best = fastest_baseline(baselines)
     return {
         **found,
@@ -128,24 +146,26 @@ def has_fallen(row: dict[str, object]) -> bool:
 
 
 def judge_all(
-    options: argparse.Namespace, memory: Memory, done: dict[str, dict[str, object]]
+    options: argparse.Namespace, database: Path, done: dict[str, dict[str, object]]
 ) -> Iterator[dict[str, object]]:
     """Rows that are not there yet, as they come."""
     present = detect_device()
-    device = present or named_target(TARGET)
-    for precision in options.precision:
-        contract = Contract(Precision(precision), Purity.LIBRARY)
-        for bench in find_problems(options.problems, only=options.only):
-            key = f"{bench.key}/{precision}/{device.name if present else 'interpreter'}"
+    where = present.name if present else "interpreter"
+    # a GPU's context is not passed on to processes that are forked
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        judged = {}
+        for precision, bench in product(
+            options.precision, find_problems(options.problems, only=options.only)
+        ):
+            key = f"{bench.key}/{precision}/{where}"
             if key in done and not (options.again and has_fallen(done[key])):
                 continue
-            started = time.monotonic()
-            try:
-                row = judge_winner(bench, contract, device, memory, gpu=present is not None)
-            except KmemError as ex:
-                row = {"status": "error", "log": first_line(ex)}
-            seconds = round(time.monotonic() - started, 1)
-            yield {"key": key, "problem": bench.name, "precision": precision, **row, "s": seconds}
+            about = {"key": key, "problem": bench.name, "precision": precision}
+            contract = Contract(Precision(precision), Purity.LIBRARY)
+            judged[pool.submit(judge_winner, bench, contract, database)] = about
+        for future in as_completed(judged):
+            yield {**judged[future], **future.result()}
 
 
 def main() -> int:
@@ -160,17 +180,19 @@ def main() -> int:
         "--precision", nargs="+", choices=[each.value for each in Precision], default=["match"]
     )
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--jobs", type=int, default=1, help="that take turns on the GPU")
     parser.add_argument("--again", action="store_true", help="judge what has fallen once more")
     options = parser.parse_args()
     rows = read_rows(options.out)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="kmem-winners-", ignore_cleanup_errors=True) as place,
-        Memory(Path(place) / "evidence.db") as memory,
         options.out.open("a", encoding="utf-8") as lines,
     ):
-        import_outcomes(memory, options.evidence)
-        for row in judge_all(options, memory, rows):
+        database = Path(place) / "evidence.db"
+        with Memory(database) as memory:
+            import_outcomes(memory, options.evidence)
+        for row in judge_all(options, database, rows):
             rows[row["key"]] = row
             lines.write(json.dumps(row) + "\n")
             lines.flush()

@@ -186,7 +186,12 @@ def find_checkers(registry: Registry | None, names: Sequence[str]) -> tuple[Chec
 
 
 def judge_case(
-    case: Case, device: Device, *, gpu: bool, announce: Callable[[str], None]
+    case: Case,
+    device: Device,
+    *,
+    gpu: bool,
+    announce: Callable[[str], None],
+    baselines: Sequence[str] = BASELINES,
 ) -> tuple[Measurement, tuple[Baseline, ...]]:
     """The judge's verdict on a case, and what the kernel is compared with.
 
@@ -196,6 +201,7 @@ def judge_case(
         gpu: whether the device is here; otherwise the interpreter proves the kernel at small sizes
             and the time is an estimate for the device.
         announce: told in a line what is being done or left out.
+        baselines: what a kernel is compared with on a GPU.
 
     Raises ProblemError: if the problem's forward fails, or without a GPU no small sizes can be
     found for it.
@@ -230,20 +236,21 @@ def judge_case(
         ) as judge,
     ):
         if gpu:
-            baselines = find_baselines(judge, traced)
-            return judge.verify(case.kernel, baselines), baselines
+            found = find_baselines(judge, traced, baselines)
+            return judge.verify(case.kernel, found), found
         measurement = judge.verify(case.kernel, ())
     return compiler.complete(measurement), compiler.baselines
 
 
-def find_baselines(judge: Judge, traced: TracedProblem) -> tuple[Baseline, ...]:
+def find_baselines(
+    judge: Judge, traced: TracedProblem, names: Sequence[str]
+) -> tuple[Baseline, ...]:
     """How fast the module itself is: as memory knows it, else measured now and kept there."""
-
     try:
         with Memory() as memory:
-            found = known_baselines(memory, traced)
+            found = tuple(each for each in known_baselines(memory, traced) if each.name in names)
             known = {baseline.name for baseline in found}
-            missing = tuple(name for name in BASELINES if name not in known)
+            missing = tuple(name for name in names if name not in known)
             if missing:
                 timed = judge.baselines(missing)
                 keep_baselines(memory, traced, timed)
@@ -251,7 +258,7 @@ def find_baselines(judge: Judge, traced: TracedProblem) -> tuple[Baseline, ...]:
             return found
     except MemoryStoreError as ex:  # a verdict needs no database
         logger.warning("baselines are not kept: %s", ex)
-        return judge.baselines()
+        return judge.baselines(names)
 
 
 def default_evidence_dir() -> Path:
