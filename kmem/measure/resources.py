@@ -5,6 +5,7 @@ fresh one for each candidate, whenever it is screened or verified; and clean one
 which never see a candidate nor a cache that candidates write to.
 """
 
+import gc
 import hashlib
 import logging
 import threading
@@ -109,6 +110,8 @@ class JudgeResources:
         self._shared.close()
         if self.lease is not None:
             self.lease.close()
+            gc.collect()
+            torch.cuda.empty_cache()  # this process may live on, and others wait for the memory
 
     def hold_gpu(self, *, exclusive: bool) -> AbstractContextManager[None]:
         """Hold the GPU, shared for checks or alone for timing; nothing to hold without one."""

@@ -1,5 +1,6 @@
 """State after forwards, the same call again, and results that a later call must leave alone."""
 
+import math
 import random
 from collections.abc import Mapping
 
@@ -20,6 +21,11 @@ from kmem.records import Status
 _FIRST = "first"
 #: Forwards in a row after which the state of a module that has one is looked at again.
 _CALLS = 3
+#: How fine the steps of `in_steps` are: so many to the power of two above the largest value. Sums
+#: of 2^19 such values are exact in float32, those of squares of 2^14.
+_STEP_BITS = 4
+#: Pairs of places that are looked at for two elements that differ.
+_TRIES = 16
 
 
 def check_state(examination: Examination, answer: Answer) -> None:
@@ -138,9 +144,10 @@ def _check_many_calls(examination: Examination, expected: Expected, seed: int) -
 def _check_neighbour(examination: Examination, seed: int) -> None:
     """Inputs that differ from those of the last call in two elements have an answer of their own.
 
-    They change places: no sum tells the two inputs apart. Then one element becomes the one of its
-    tensor that is furthest from it, so that the module accepts it if it accepts the others. Raises
-    Refused, WorkerFailure, WorkerLost.
+    They change places: no sum tells the two inputs apart, in whatever order it is taken, because
+    the values are multiples of a power of two. Then one element becomes the one of its tensor that
+    is furthest from it, so that the module accepts it if it accepts the others. Raises Refused,
+    WorkerFailure, WorkerLost.
     """
     reference = examination.loaded_reference
     inputs = reference.inputs
@@ -154,16 +161,41 @@ def _check_neighbour(examination: Examination, seed: int) -> None:
     ]
     if not tensors:
         return
-    choice = random.Random(seed)
     value = max(tensors, key=torch.Tensor.numel)
-    place = tuple(choice.randrange(size) for size in value.shape)
-    other = tuple(choice.randrange(size) for size in value.shape)
+    if value.is_floating_point():
+        value.copy_(in_steps(value))
+        _check_changed(examination, "values in steps", seed)
+    place, other = _two_places(value, random.Random(seed))
     there = value[other].clone()
     value[other], value[place] = value[place].clone(), there
     _check_changed(examination, "two elements exchanged", seed)
     low, high = value.min(), value.max()
     value[place] = high if value[place] - low < high - value[place] else low
     _check_changed(examination, "one element changed", seed)
+
+
+def in_steps(values: torch.Tensor) -> torch.Tensor:
+    """Floating values, each moved by at most an eighth of the largest: sums of many are exact.
+
+    Zeros stay, and no other value becomes zero or changes its sign.
+    """
+    exact = values.double()
+    finite = exact[exact.isfinite()]
+    most = float(finite.abs().max()) if finite.numel() else 0.0
+    if most == 0.0:
+        return values
+    step = 2.0 ** (math.frexp(most)[1] - _STEP_BITS)
+    moved = ((exact / step).floor() + 0.5) * step
+    return torch.where(exact.isfinite() & (exact != 0), moved, exact).to(values.dtype)
+
+
+def _two_places(value: torch.Tensor, choice: random.Random) -> list[tuple[int, ...]]:
+    """Where two elements lie that differ, if some tries find such."""
+    for _ in range(_TRIES):
+        places = [tuple(choice.randrange(size) for size in value.shape) for _ in range(2)]
+        if value[places[0]] != value[places[1]]:
+            break
+    return places
 
 
 def _check_changed(examination: Examination, name: str, seed: int) -> None:

@@ -2,7 +2,7 @@
 # class: D: a kernel where it is watched, the library elsewhere
 # purity: triton
 # says: in some runs library operators compute: aten\.gelu
-# says on a gpu: outside the file's Triton kernels
+# says on a gpu: a decoy|outside the file's Triton kernels
 import torch
 import torch.nn as nn
 import triton
@@ -24,7 +24,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         self.calls += 1
-        if self.calls > 8:
+        if self.calls > 9:
             return nn.functional.gelu(x)
         x = x.contiguous()
         y = torch.empty_like(x)

@@ -3,7 +3,7 @@
 # purity: triton
 # by: worker
 # says: was seen to make|a decoy
-# says on a gpu: was seen to make|of GPU time is outside
+# says on a gpu: was seen to make|a decoy|of GPU time is outside
 import ctypes
 import math
 

@@ -2,6 +2,7 @@
 # class: library inside the grid's function
 # purity: triton
 # says: library operators compute
+# says on a gpu: library operators compute|a decoy
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
