@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from kmem.host.lease import gpu_uuid
 from kmem.measure.examine.examination import Examination, Refused
+from kmem.measure.examine.provenance import kernels_once_more
 from kmem.measure.examine.timed_calls import check_timed
 from kmem.measure.oracle.spots import Spots
 from kmem.measure.resources import JudgeResources
@@ -35,6 +36,10 @@ from kmem.records import Baseline, Status, Timing, fastest_baseline
 SURPRISING_RATIO = 10.0
 #: Calls that follow one another take this much longer than the device: a CUDA graph may save that.
 _HOST_BOUND_RATIO = 1.05
+#: A profiled call that took too long is profiled so often again, and the median counts: the turn of
+#: another program on the GPU may have fallen into it. Source: H200, 2026-11-23: 2.86 ms of a kernel
+#: of 0.505 ms, beside nine other judges.
+_PROFILED_AGAIN = 2
 
 
 def time_against_best(
@@ -135,10 +140,22 @@ def _check_plausible(
         algebraic=algebraic,
         parameter_bytes=parameter_bytes(traced.graph) if traced.bound else 0,
     )
-    kernels_ms = [time_us / 1e3 for _, time_us in examination.gpu_kernels]
     issue_ms = (timing.host_us or 0.0) / 1e3
-    reason = implausible_reason(timing.latency_ms, host_ms, floor_ms, kernels_ms, issue_ms)
+
+    def reason_with(kernels_ms: Sequence[float]) -> str | None:
+        return implausible_reason(timing.latency_ms, host_ms, floor_ms, kernels_ms, issue_ms)
+
+    kernels_ms = _milliseconds(examination.gpu_kernels)
+    reason = reason_with(kernels_ms)
+    if reason is not None and reason_with([]) is None:
+        seed = resources.seed_for("verify", "provenance")
+        more = [_milliseconds(kernels_once_more(examination, seed)) for _ in range(_PROFILED_AGAIN)]
+        reason = reason_with(sorted([kernels_ms, *more], key=sum)[_PROFILED_AGAIN // 2])
     if reason is not None:
         raise Refused(Status.IMPLAUSIBLE, reason)
     if timing.ratio is not None and timing.ratio > SURPRISING_RATIO:
         examination.flags.add("over_10x")
+
+
+def _milliseconds(kernels: Sequence[tuple[str, float]]) -> list[float]:
+    return [time_us / 1e3 for _, time_us in kernels]

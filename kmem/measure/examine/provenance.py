@@ -9,6 +9,7 @@ In order: what is seen in the worker, then verdicts, which are pure functions of
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 from kmem.host.own_operators import own_body
 from kmem.measure.examine.examination import Examination, HowToRun, Refused
@@ -121,12 +122,8 @@ def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
     examination.note_origins(seen["origins"])
     needs_launches = not examination.launches or _needs_launches(examination, seed)
     if gpu:
-        # beside other work kernels take longer than they do
-        with examination.lease.hold(exclusive=True) if examination.lease else nullcontext():
-            ran = worker.request(Kernels(key, inputs), timeout_s=timeout_s)
-        examination.gpu_kernels = tuple(
-            (str(name), float(time_us)) for name, time_us in ran["kernels"]
-        )
+        ran = _observe_kernels(examination)
+        examination.gpu_kernels = _named_times(ran)
         examination.binaries = {str(name): str(digest) for name, digest in ran["binaries"].items()}
         examination.share = library_share(examination.gpu_kernels, ran["own"])
     reason = impurity(
@@ -150,6 +147,28 @@ def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
         index for index, origins in enumerate(own) if origins & UNSEEN
     )
     _check_origins(examination, "")
+
+
+def _observe_kernels(examination: Examination) -> Mapping[str, Any]:
+    """The worker's answer about one forward on what the inputs hold, with the GPU to itself.
+
+    Beside other work kernels take longer than they do.
+    """
+    with examination.lease.hold(exclusive=True) if examination.lease else nullcontext():
+        return examination.worker.request(
+            Kernels(examination.key, examination.loaded_reference.inputs.shared.name),
+            timeout_s=examination.run_timeout_s,
+        )
+
+
+def _named_times(ran: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    return tuple((str(name), float(time_us)) for name, time_us in ran["kernels"])
+
+
+def kernels_once_more(examination: Examination, seed: int) -> tuple[tuple[str, float], ...]:
+    """GPU kernels of another forward, (name, microseconds). Raises WorkerFailure, WorkerLost."""
+    examination.loaded_reference.inputs.fill("drawn", seed)
+    return _named_times(_observe_kernels(examination))
 
 
 def _check_origins(examination: Examination, when: str) -> None:
