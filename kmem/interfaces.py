@@ -226,10 +226,10 @@ class Assignment(Situation):
     task: Task
 
 
-#: The skill of an idea that no skill gave, and of a move among the knobs that a kernel names; the
-#: author that brings the kernel a run was told to start from.
+#: The skill of an idea that no skill gave, and of a move among the knobs that a kernel names.
 UNAIDED, KNOBS = "unaided", "knobs"
-GIVEN = "given"
+#: The author that brings the kernel a run was told to start from, and the one that asks recipes.
+GIVEN, RECIPES = "given", "recipes"
 
 
 @dataclass(frozen=True, slots=True)

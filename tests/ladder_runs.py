@@ -6,7 +6,7 @@ both. Its BLOCK is the time of a site in ms, and its ladder has the rungs 0, 1 a
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -156,7 +156,11 @@ class LadderEvaluator(ScriptedEvaluator):
         return Admitted(tuple((kernel, "it does not build") for kernel in broken), tuple(ready))
 
     def screen(
-        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+        self,
+        kernels: Sequence[Kernel],
+        on_result: Callable[[int, Measurement], None],
+        *,
+        by_recipes: Set[str] = frozenset(),
     ) -> None:
         told = self._judgement
         for index, kernel in enumerate(kernels):

@@ -6,7 +6,7 @@ Conversations go through the real SDK to a scripted server.
 """
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -111,7 +111,11 @@ class ScriptedEvaluator(Evaluator):
         )
 
     def screen(
-        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+        self,
+        kernels: Sequence[Kernel],
+        on_result: Callable[[int, Measurement], None],
+        *,
+        by_recipes: Set[str] = frozenset(),
     ) -> None:
         for index, kernel in enumerate(kernels):
             self.judged.append(kernel)

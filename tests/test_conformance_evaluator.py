@@ -1,6 +1,6 @@
 """The suite of `Evaluator`: recorded ones pass it, and each way to break it is named."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,9 +105,13 @@ class FailsSilently(ScriptedEvaluator):
 
 class JudgesTheFirst(ScriptedEvaluator):
     def screen(
-        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+        self,
+        kernels: Sequence[Kernel],
+        on_result: Callable[[int, Measurement], None],
+        *,
+        by_recipes: Set[str] = frozenset(),
     ) -> None:
-        super().screen(kernels[:1], on_result)
+        super().screen(kernels[:1], on_result, by_recipes=by_recipes)
 
 
 class VerifiesAlone(ScriptedEvaluator):

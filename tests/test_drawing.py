@@ -5,6 +5,7 @@ import torch
 
 from kmem.measure.oracle.drawing import draw_into
 
+CPU = torch.device("cpu")
 ROWS, COLUMNS = 6, 6
 
 
@@ -34,7 +35,7 @@ def twice() -> list[torch.Tensor]:
 @pytest.mark.parametrize("make", [swapped, transposed, doubled, twice])
 def test_places_hold_what_a_plain_draw_gives(make) -> None:
     places = [torch.zeros(ROWS, COLUMNS), torch.zeros(ROWS, COLUMNS)]
-    for place, value in zip(places, draw_into(places, make, seed=3), strict=True):
+    for place, value in zip(places, draw_into(places, make, seed=3, device=CPU), strict=True):
         place.copy_(value)
     for place, value in zip(places, plain(make, 3), strict=True):
         assert torch.equal(place, value)
@@ -47,7 +48,7 @@ def test_a_value_that_is_returned_as_drawn_lies_in_its_place_already() -> None:
         with torch.device("cpu"):
             return [torch.rand(ROWS, COLUMNS), 5, torch.randn([COLUMNS], dtype=torch.float32)]
 
-    values = draw_into(places, make, seed=1)
+    values = draw_into(places, make, seed=1, device=CPU)
     assert values[0] is places[0] and values[2] is places[2]
 
 
@@ -60,5 +61,5 @@ def test_a_value_that_is_returned_as_drawn_lies_in_its_place_already() -> None:
     ],
 )
 def test_a_place_of_another_kind_is_left_alone(place: torch.Tensor) -> None:
-    draw_into([place], lambda: [torch.rand(ROWS, COLUMNS)], seed=1)
+    draw_into([place], lambda: [torch.rand(ROWS, COLUMNS)], seed=1, device=CPU)
     assert not place.any()

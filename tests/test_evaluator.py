@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +55,7 @@ class StandingJudge:
         *,
         deadline_s: float,
         verified_next: bool,
+        by_recipes: Set[str],
     ) -> None:
         self.verified_next.append(verified_next)
 

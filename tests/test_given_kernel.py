@@ -167,7 +167,7 @@ def test_equal_numbers_of_one_kernel_share_a_name_and_taken_names_are_left() -> 
 class TiledEvaluator(ScriptedEvaluator):
     """A kernel with a tile is the faster the nearer that is to 256."""
 
-    def screen(self, kernels: list[Kernel], on_result: object) -> None:
+    def screen(self, kernels: list[Kernel], on_result: object, **others: object) -> None:
         def report(index: int, measurement: Measurement) -> None:
             timing = measurement.timing
             if timing is not None:
@@ -176,7 +176,7 @@ class TiledEvaluator(ScriptedEvaluator):
                 measurement = replace(measurement, timing=replace(timing, latency_ms=slower))
             on_result(index, measurement)
 
-        super().screen(kernels, report)
+        super().screen(kernels, report, **others)
 
 
 def given_kernel(takes_ms: float, fails: str = "", tile: int = 64) -> Kernel:

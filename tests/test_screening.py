@@ -157,6 +157,47 @@ def test_entrants_are_raced_a_few_at_a_time_each_in_a_worker_of_its_own(
     assert not any(worker.alive for worker in judge._workers._workers)
 
 
+@pytest.mark.slow
+def test_kernels_of_recipes_share_a_worker_until_one_ends_it(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: dict[int, list[int]] = {}
+
+    def sample(entrant: LoadedModule, batch: Batch, clock: ClockSettings) -> SimpleNamespace:
+        call = Run(entrant.key, batch.inputs[0], None, seed=1)
+        entrant.worker.request(call, timeout_s=clock.timeout_s)
+        number = next(n for n, each in enumerate(kernels) if entrant.key.startswith(each.hash[:16]))
+        pids.setdefault(number, []).append(entrant.worker.pid)
+        return SimpleNamespace(event_ms=[9.0 - number] * batch.count)
+
+    monkeypatch.setattr(screening, "sample_times", sample)
+    made = as_on_a_gpu(judge)
+    wrong = LIBRARY.replace("aten.relu.default", "aten.abs.default")
+    ends = LIBRARY.replace("        return", "        __import__('os').kill(0, 9)\n        return")
+    monkeypatch.setattr(examiner, "check_source", lambda source, problem_source: [])
+    kernels = [Kernel(f"{text}\n# {n}\n") for n, text in enumerate((LIBRARY, wrong, LIBRARY, ends))]
+    kernels += [Kernel(LIBRARY), Kernel(f"{LIBRARY}\n# by a model\n")]
+    contest, verdicts = made.open_race(kernels, lambda: False), {}
+    examined_in: dict[int, int] = {}
+    for index, kernel in enumerate(kernels):
+        outcome = made.examine(kernel, in_common=index < 5)
+        if isinstance(outcome, Measurement):
+            verdicts[index] = outcome
+        else:
+            examined_in[index] = outcome.worker.pid
+            contest.enter(index, outcome, verdicts.__setitem__)
+    contest.finish(verdicts.__setitem__)
+    statuses = {index: verdict.status for index, verdict in sorted(verdicts.items())}
+    passed, wrong_values = Status.PASSED, Status.WRONG_VALUES
+    expected = [passed, wrong_values, passed, verdicts[3].status, passed, passed]
+    assert list(statuses.values()) == expected
+    assert verdicts[3].status not in (passed, wrong_values), "it ended its worker"
+    assert examined_in[0] == examined_in[2] != examined_in[4] != examined_in[5]
+    # the race finds the first two loaded again, where the next of recipes is; a model's stays alone
+    assert set(pids[0]) == set(pids[2]) == set(pids[4]) == {examined_in[4]}
+    assert set(pids[5]) == {examined_in[5]}
+
+
 LEAVES = """
 import torch
 import torch.nn as nn

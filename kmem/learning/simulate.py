@@ -11,7 +11,7 @@ settings of several sites at once, kernels that no recipe wrote, and the cost of
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from kmem.errors import LandscapeError
@@ -180,7 +180,11 @@ class RecordedEvaluator(Evaluator):
         return Admitted(tuple(failed), tuple(ready))
 
     def screen(
-        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+        self,
+        kernels: Sequence[Kernel],
+        on_result: Callable[[int, Measurement], None],
+        *,
+        by_recipes: Set[str] = frozenset(),
     ) -> None:
         for index, kernel in enumerate(kernels):
             on_result(index, self._measurement(kernel))

@@ -48,7 +48,7 @@ Only made dearer, not closed:
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -262,6 +262,7 @@ class Judge:
         *,
         deadline_s: float,
         verified_next: bool = False,
+        by_recipes: Set[str] = frozenset(),
     ) -> list[Measurement]:
         """Judge a batch cheaply: two input families each, then a race of short timings.
 
@@ -273,6 +274,8 @@ class Judge:
             deadline_s: seconds from now, less what others keep the GPU; kernels not reached are
                 INTERRUPTED, and so is one that is under way `_OVERTIME_S` later.
             verified_next: the fastest is to be verified at once, which shows it every family.
+            by_recipes: hashes of kernels that recipes wrote in this process; with a GPU these share
+                a worker, which is as safe as it is to run the recipes.
 
         Returns:
             One measurement per kernel, in order.
@@ -294,7 +297,7 @@ class Judge:
                     settle(index, self._failed(Status.INTERRUPTED, late))
                     continue
                 self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
-                outcome = self._screening.examine(kernel)
+                outcome = self._screening.examine(kernel, in_common=kernel.hash in by_recipes)
                 if isinstance(outcome, Measurement):
                     settle(index, outcome)
                 elif self._settings.gpu:

@@ -1,7 +1,9 @@
 """Judging many kernels cheaply: two input families each, a race, and every family for the fastest.
 
 `Judge.screen` tells the verdicts; here is what a kernel goes through, in a worker that has seen no
-other. The next worker comes up meanwhile. A kernel that would be the best so far is shown every
+other, while the next worker comes up. Kernels that this run's own recipes wrote have one worker in
+common: their authors' code runs in kmem's own process too, and a worker takes half a second to come
+up on a GPU. A kernel that would be the best so far is shown every
 family that the final verification shows it, so that no search goes on from a kernel which that
 refuses for its values. Answers are kept from kernel to kernel. Without a GPU the verification alone
 shows every family: the interpreter takes seconds for each.
@@ -11,18 +13,19 @@ import math
 from collections.abc import Callable, Sequence
 
 from kmem.measure.examine.cases import check_case
-from kmem.measure.examine.examination import Examination
+from kmem.measure.examine.examination import Examination, candidate_key
 from kmem.measure.examine.loading import load_candidate, unload_candidate
 from kmem.measure.examiner import Examiner
 from kmem.measure.oracle.expected import Expected
 from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
-from kmem.measure.pool.process import WorkerProcess
+from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.resources import JudgeResources
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.gpu_clock import Batch, ClockSettings, LoadedModule, sample_times
 from kmem.measure.timing.race import race
 from kmem.measure.timing.statistics import summarize_samples
 from kmem.measure.verdicts import passed_measurement
+from kmem.measure.worker.commands import Unload
 from kmem.records import Kernel, Measurement, Status, Timing
 
 #: Kernels that are raced together: each has a process on the GPU meanwhile, with memory of its own.
@@ -39,6 +42,7 @@ class Screening:
         self._resources = resources
         self._settings = settings
         self._cases: dict[tuple[str, str], Expected] = {}  # by workload and family
+        self._commons: list[WorkerProcess] = []  # of kernels that recipes wrote; the last one lives
         # the fastest kernel that every family was shown to
         self._best_ms = math.inf
 
@@ -46,24 +50,55 @@ class Screening:
         """Let go of the kept answers."""
         self._cases.clear()
 
-    def examine(self, kernel: Kernel) -> Measurement | Examination:
+    def examine(self, kernel: Kernel, *, in_common: bool = False) -> Measurement | Examination:
         """Show a kernel the problem's own values, and signed ones.
+
+        Args:
+            in_common: with a GPU, in the worker that others share who may as well.
 
         Returns:
             The verdict on one that failed, else the examination; its worker lives on with a GPU.
         """
         if (refused := self._examiner.refuse_source(kernel)) is not None:
             return refused  # before a worker is taken
-        worker = self._resources.workers.take()
+        is_common = in_common and self._settings.gpu
+        worker = self._take_common() if is_common else self._resources.workers.take()
         outcome = self._examiner.examine(kernel, self._check, worker)
         if isinstance(outcome, Measurement) or not self._settings.gpu:
-            self.end(worker)
+            self.release(kernel, worker)
         return outcome
 
-    def end(self, worker: WorkerProcess) -> None:
-        """End a worker; nobody waits for it but who wants its device memory."""
-        inputs = self._resources.reference().inputs
-        self._resources.workers.discard(worker, wait=inputs.is_large(inputs.values))
+    def _take_common(self) -> WorkerProcess:
+        if not self._commons or not self._commons[-1].alive:
+            self._commons.append(self._resources.workers.take())
+        return self._commons[-1]
+
+    def _is_common(self, worker: WorkerProcess) -> bool:
+        return any(worker is each for each in self._commons)
+
+    def release(self, kernel: Kernel, worker: WorkerProcess) -> None:
+        """Have a worker let go of a kernel; one that is nobody else's ends.
+
+        Nobody waits for its end but who wants its device memory.
+        """
+        resources = self._resources
+        if self._is_common(worker) and worker.alive:
+            try:
+                for workload in (resources.main, "small"):
+                    unload = Unload(candidate_key(kernel, workload))
+                    worker.request(unload, timeout_s=self._settings.run_timeout_s)
+            except (WorkerFailure, WorkerLost):
+                resources.workers.discard(worker)
+            return
+        inputs = resources.reference().inputs
+        resources.workers.discard(worker, wait=inputs.is_large(inputs.values))
+
+    def renew(self, entrant: Examination) -> Callable[[Examination], None] | None:
+        """The step that loads an entrant again whose worker another kernel has ended, if so."""
+        if entrant.worker.alive or not self._is_common(entrant.worker):
+            return None
+        entrant.worker = self._take_common()
+        return lambda examination: load_candidate(examination, self._resources.reference())
 
     def open_race(
         self, kernels: Sequence[Kernel], is_late: Callable[[], bool], *, verified_next: bool = False
@@ -115,6 +150,7 @@ class Screening:
         if self._resources.has_small:
             load_candidate(examination, self._resources.reference("small"))
             self._check_families(examination, SCREENING_FAMILIES)
+            unload_candidate(examination)
 
     def _check_every_family(
         self, examination: Examination, entrant: Examination, *, is_loaded: bool
@@ -199,7 +235,7 @@ class Contest:
                 )
             passed = passed_measurement(entrant, timing, {}, estimated=False)
             settle(index, refusal or passed)
-            self._screening.end(entrant.worker)
+            self._screening.release(self._kernels[index], entrant.worker)
 
     def _ranked(self) -> list[int]:
         return sorted(self._timed, key=lambda index: self._timed[index][1].latency_ms)
@@ -216,8 +252,11 @@ class Contest:
             if self._is_late() and name in begun:
                 return []
             taken: list[float] = []
+            load = self._screening.renew(running[name])
 
             def step(examination: Examination) -> None:
+                if load is not None:
+                    load(examination)
                 inputs.show(examination.worker)
                 inputs.refresh(examination.worker)
                 names = inputs.names(examination.worker)
@@ -228,7 +267,7 @@ class Contest:
             outcome = self._examiner.examine(self._kernels[int(name)], step, running[name].worker)
             if isinstance(outcome, Measurement):
                 settle(int(name), outcome)
-                self._screening.end(running[name].worker)
+                self._screening.release(self._kernels[int(name)], running[name].worker)
             return None if isinstance(outcome, Measurement) else taken
 
         self._resources.workers.wait_for_spare()
@@ -238,4 +277,4 @@ class Contest:
         for name, samples in raced.items():
             self._timed[int(name)] = running[name], summarize_samples(samples)
         for index in self._ranked()[1:]:
-            self._screening.end(self._timed[index][0].worker)
+            self._screening.release(self._kernels[index], self._timed[index][0].worker)

@@ -9,7 +9,7 @@ very same loop without a GPU.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,12 +109,17 @@ class Evaluator(ABC):
 
     @abstractmethod
     def screen(
-        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+        self,
+        kernels: Sequence[Kernel],
+        on_result: Callable[[int, Measurement], None],
+        *,
+        by_recipes: Set[str] = frozenset(),
     ) -> None:
         """Judge kernels that were admitted.
 
         Args:
             on_result: given the index of a kernel and its verdict, the moment that exists.
+            by_recipes: hashes of those that recipes wrote in this process, and nobody else's.
         """
 
     @abstractmethod
@@ -305,7 +310,11 @@ class LiveEvaluator(Evaluator):
         )
 
     def screen(
-        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+        self,
+        kernels: Sequence[Kernel],
+        on_result: Callable[[int, Measurement], None],
+        *,
+        by_recipes: Set[str] = frozenset(),
     ) -> None:
         # The first kernel of all comes alone and is verified next: that shows it every family.
         is_first, self._was_asked = not self._was_asked and len(kernels) == 1, True
@@ -316,6 +325,7 @@ class LiveEvaluator(Evaluator):
                 on_result,
                 deadline_s=max(_LEAST_S, left_s),
                 verified_next=is_first and self._session.present,
+                by_recipes=by_recipes,
             )
 
     def _core(self) -> AbstractContextManager[None]:

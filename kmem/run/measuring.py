@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 
 from kmem.host.syntax import parse_python
-from kmem.interfaces import Situation
+from kmem.interfaces import RECIPES, Situation
 from kmem.measure.competition import Awaited
 from kmem.orchestrate.accuracy import describe_climb, near_miss, next_rungs
 from kmem.orchestrate.lineage import base_of
@@ -106,7 +106,8 @@ class Measurer:
                 told = _told(fresh[kernel.hash], explained)
                 self._announce("measure", f"{next(judged)} of {len(waiting)}: {told}")
 
-            self._evaluator.screen(waiting, on_result)
+            by_recipes = frozenset(hash_ for hash_, each in fresh.items() if each.author == RECIPES)
+            self._evaluator.screen(waiting, on_result, by_recipes=by_recipes)
         return history.attempts[before:]
 
     def verify(

@@ -13,7 +13,7 @@ candidate without an attempt is taken to have been dropped in the run.
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -123,7 +123,11 @@ class RecordedRun(Evaluator):
         return Admitted(tuple(failed), tuple(ready))
 
     def screen(
-        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+        self,
+        kernels: Sequence[Kernel],
+        on_result: Callable[[int, Measurement], None],
+        *,
+        by_recipes: Set[str] = frozenset(),
     ) -> None:
         for index, kernel in enumerate(kernels):
             on_result(index, self._attempts[kernel.hash].measurement)

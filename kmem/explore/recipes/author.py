@@ -23,7 +23,7 @@ from kmem.explore.recipes.calibration import calibrate_option, own_experience
 from kmem.explore.recipes.cover import SiteOption, cover_graph, find_options
 from kmem.explore.recipes.moving import Written, move_of, move_sites, open_move, propose_moves
 from kmem.explore.recipes.writing import total_ms, write_kernel
-from kmem.interfaces import Assignment, Author, Direction, Situation
+from kmem.interfaces import RECIPES, Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import ACCURACY, Recipe, Settings
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class RecipeAuthor(Author):
     """Writes Triton by recipe; needs no key, no network and no GPU."""
 
-    name = "recipes"
+    name = RECIPES
 
     def __init__(self) -> None:
         # by problem, as traced and in rewritten forms

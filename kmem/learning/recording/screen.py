@@ -70,6 +70,7 @@ def screen_settings(prepared: Prepared, asked: Asked, root: Path, scratch: Path)
                 drafts,
                 lambda index, found: settle_all(points[index], found),
                 deadline_s=deadline - time.monotonic(),
+                by_recipes={draft.hash for draft in drafts},
             )
 
         for begin in range(0, len(waiting), _SLICE):

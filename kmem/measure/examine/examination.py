@@ -76,6 +76,11 @@ class SeenLaunch:
     arguments: dict[str, set[str]] = field(default_factory=dict)
 
 
+def candidate_key(kernel: Kernel, workload: str) -> str:
+    """What a kernel is called in a worker that has it loaded for a workload."""
+    return f"{kernel.hash[:16]}-{workload}"
+
+
 @dataclass
 class Examination:
     """What has been found about one kernel so far.
@@ -137,8 +142,7 @@ class Examination:
     @property
     def key(self) -> str:
         """What the kernel is called in the worker."""
-        name = self.kernel.hash[:16]
-        return f"{name}-{self.reference.name}" if self.reference else name
+        return candidate_key(self.kernel, self.reference.name if self.reference else "")
 
     @property
     def loaded_reference(self) -> Reference:

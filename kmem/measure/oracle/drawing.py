@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.overrides import TorchFunctionMode
 
+from kmem.measure.oracle.forward import seed_generators
+
 #: Factories that take `out`; they draw the same numbers with it as without.
 _FACTORIES = (torch.rand, torch.randn)
 #: Keywords that `out` agrees with, once device and dtype are those of the tensor written to.
@@ -15,7 +17,11 @@ _KEYWORDS = {"device", "dtype", "generator"}
 
 
 def draw_into(
-    places: Sequence[object], make: Callable[[], list[object]], *, seed: int
+    places: Sequence[object],
+    make: Callable[[], list[object]],
+    *,
+    seed: int,
+    device: torch.device,
 ) -> list[object]:
     """The values that `make` returns after `torch.manual_seed(seed)`.
 
@@ -25,15 +31,16 @@ def draw_into(
     Args:
         places: what the values will be copied to; those that are no contiguous tensors are left
             alone.
+        device: where `make` draws, if not on the CPU.
         make: returns values for `places`, the same for the same seed; called twice where it mixes
             the places up.
     """
-    torch.manual_seed(seed)
+    seed_generators(seed, device)
     with _DrawnInPlace(places):
         values = make()
     if all(_is_safe(value, index, places) for index, value in enumerate(values)):
         return values
-    torch.manual_seed(seed)
+    seed_generators(seed, device)
     return make()
 
 

@@ -77,12 +77,12 @@ def in_double(problem: Problem) -> Iterator[None]:
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seed torch's random numbers on the CPU and on this device.
 
-    torch.manual_seed takes a millisecond where there is no GPU: it notes where it was called.
+    torch.manual_seed takes a millisecond: for each kind of device that is not there it notes where
+    it was called.
     """
-    if device.type == "cpu":
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)
 
 
 def leaves_of(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:

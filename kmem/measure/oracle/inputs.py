@@ -128,7 +128,8 @@ class ReferenceInputs:
             return
         if not keep:
             torch.cuda.empty_cache()
-        values = draw_into(shared.values, self._module.build_inputs, seed=seed)
+        make, device = self._module.build_inputs, self._module.device
+        values = draw_into(shared.values, make, seed=seed, device=device)
         shared.write(values)
         del values
         if not keep:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kmem.measure.oracle.correctness import is_rounding
+from kmem.measure.oracle.forward import seed_generators
 
 
 def has_drawn(device: torch.device, seed: int) -> bool:
@@ -16,7 +17,7 @@ def has_drawn(device: torch.device, seed: int) -> bool:
     On the CPU or this device. Seeds them again.
     """
     after = _generator_states(device)
-    torch.manual_seed(seed)
+    seed_generators(seed, device)
     return any(
         not torch.equal(one, two) for one, two in zip(after, _generator_states(device), strict=True)
     )

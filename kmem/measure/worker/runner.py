@@ -39,13 +39,20 @@ _no_grad = torch.no_grad
 _MODES = {"": _no_grad, "grad": torch.enable_grad, "inference": torch.inference_mode}
 _copy, _equal = torch.Tensor.copy_, torch.equal
 _clone, _set_data = torch.Tensor.clone, torch.Tensor.data.__set__
-_manual_seed, _synchronize = torch.manual_seed, torch.cuda.synchronize
+_synchronize = torch.cuda.synchronize
+# torch.manual_seed takes a millisecond: it notes where it was called
+_seed_cpu, _seed_cuda = torch.default_generator.manual_seed, torch.cuda.manual_seed_all
 #: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for
 #: the memory.
 RESERVED_AT_MOST = 2**30
 #: Launches of one forward that are named to the judge.
 _NAMES = 4096
 _OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+
+
+def _seed_all(seed: int) -> None:
+    _seed_cpu(seed)
+    _seed_cuda(seed)
 
 
 def registered_state(
@@ -100,9 +107,8 @@ class Runner:
         self.reserved_bytes = 0  # by the allocator, after the last call
         if self.device.type == "cuda":
             torch.cuda.init()
-        # torch.manual_seed takes a millisecond where there is no GPU
         on_cpu = self.device.type == "cpu"
-        self._seed = torch.default_generator.manual_seed if on_cpu else _manual_seed
+        self._seed = _seed_cpu if on_cpu else _seed_all
         # where kernels are interpreted there is no GPU, but candidates are written for one
         self._target: dict[str, object] | None = None
         self._as_on_gpu: Callable[[], AbstractContextManager] = nullcontext
