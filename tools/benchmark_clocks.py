@@ -2,7 +2,7 @@
 
     python tools/benchmark_clocks.py                        # 20 shipped problems, a minute each
     python tools/benchmark_clocks.py --until-verified       # each is interrupted at its first one
-    python tools/benchmark_clocks.py problems/softmax --minutes 2 --json clocks.json
+    python tools/benchmark_clocks.py softmax my/problem.py --minutes 2 --json c.json
 
 Runs `kmem optimize` with default settings, one problem after another, on a machine with a GPU, and
 prints a Markdown table of seconds since each process was started: when the problem was traced, the
@@ -148,7 +148,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the rows here")
     parser.add_argument("--verbose", action="store_true", help="repeat what runs say, with times")
     asked = parser.parse_args()
-    problems = asked.problems or [str(ROOT / "problems" / name) for name in PROBLEMS]
+    shipped = ROOT / "problems"
+    problems = [
+        str(shipped / name) if (shipped / name).is_dir() else name
+        for name in asked.problems or PROBLEMS
+    ]
     rows: list[Clocks] = []
     with tempfile.TemporaryDirectory(prefix="kmem-clocks-") as home:
         for problem in problems:
