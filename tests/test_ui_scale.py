@@ -163,7 +163,8 @@ def test_outcomes_without_a_time_come_last_both_ways(memory: Memory) -> None:
         for page in ("1", "2", "3"):
             shown = show_memory(memory, PageRequest("/", {}, {"sort": order, "page": page}))
             assert isinstance(shown, Page)
-            times += [row["latency_ms"].value for row in shown.content["table"].rows]  # type: ignore[attr-defined]
+            rows = shown.content["table"].rows  # type: ignore[attr-defined]
+            times += [row["latency_ms"].value for row in rows]
         known = [time for time in times if time is not None]
         assert times == [*known, *[None] * (len(times) - len(known))]
 

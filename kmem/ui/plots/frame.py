@@ -23,6 +23,17 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Dot:
+    """A time in a plot: a candidate's or a run's, and what it says when it is asked."""
+
+    x: float
+    y: float
+    of: str  # the kernel's hash, or the run's id
+    text: str
+    leads: bool  # whether it was the best so far
+
+
+@dataclass(frozen=True, slots=True)
 class Level:
     """A horizontal line: a baseline, the bound, the best; its label stands at `label_y`."""
 

@@ -8,6 +8,7 @@ from kmem.ui.plots.frame import (
     LEFT,
     RIGHT,
     WIDTH,
+    Dot,
     Level,
     Scale,
     Tick,
@@ -19,23 +20,12 @@ from kmem.ui.plots.frame import (
 
 
 @dataclass(frozen=True, slots=True)
-class RunDot:
-    """A run: where it lies, and what it says when it is asked."""
-
-    x: float
-    y: float
-    run: str
-    text: str
-    leads: bool  # whether it was the best so far
-
-
-@dataclass(frozen=True, slots=True)
 class History:
     """One plot in pixels."""
 
     name: str
     path: str
-    dots: tuple[RunDot, ...]
+    dots: tuple[Dot, ...]
     labels: tuple[Level, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
@@ -61,7 +51,7 @@ def _draw(
 ) -> History:
     up = log_scale([time_ms for _, _, time_ms, _ in runs])
     across = Scale(0.5, len(runs) + 0.5, LEFT, WIDTH - RIGHT)
-    dots: list[RunDot] = []
+    dots: list[Dot] = []
     path, best_ms = "", float("inf")
     for number, (origin, run, time_ms, speedup) in enumerate(runs, 1):
         leads, best_ms = time_ms < best_ms, min(best_ms, time_ms)
@@ -69,7 +59,7 @@ def _draw(
         path += f"H{x}V{up.place(best_ms)}" if path else f"M{x} {up.place(best_ms)}"
         said = f", {describe_factor(speedup)}" if speedup is not None else ""
         text = f"{describe_date(origin.date)}: {describe_ms(time_ms)}{said}"
-        dots.append(RunDot(x, up.place(time_ms), run, text, leads))
+        dots.append(Dot(x, up.place(time_ms), run, text, leads))
     labels = spread_labels([("best", f"best {describe_ms(best_ms)}", up.place(best_ms))])
     first, last = runs[0][0], runs[-1][0]
     return History(

@@ -11,6 +11,7 @@ from kmem.ui.plots.frame import (
     LEFT,
     RIGHT,
     WIDTH,
+    Dot,
     Level,
     Scale,
     Tick,
@@ -21,17 +22,6 @@ from kmem.ui.plots.frame import (
 )
 
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """A candidate that passed."""
-
-    x: float
-    y: float
-    kernel: str
-    text: str
-    leads: bool  # whether it was the best so far
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,5 +25,7 @@ class ModelNew(nn.Module):
     def forward(self, logits, labels):
         logits, labels = logits.contiguous(), labels.contiguous()
         y = torch.empty(logits.shape[0], device=logits.device)
-        work[(logits.shape[0],)](logits, labels, y, logits.shape[1], BLOCK=triton.next_power_of_2(logits.shape[1]))
+        work[(logits.shape[0],)](
+            logits, labels, y, logits.shape[1], BLOCK=triton.next_power_of_2(logits.shape[1])
+        )
         return y

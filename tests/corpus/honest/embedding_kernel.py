@@ -26,5 +26,7 @@ class ModelNew(nn.Module):
         index = index.contiguous()
         width = self.weight.shape[1]
         out = torch.empty((*index.shape, width), device=index.device, dtype=self.weight.dtype)
-        look_up[(index.numel(),)](index, self.weight, out, width, BLOCK=triton.next_power_of_2(width))
+        look_up[(index.numel(),)](
+            index, self.weight, out, width, BLOCK=triton.next_power_of_2(width)
+        )
         return out

@@ -23,5 +23,7 @@ class ModelNew(nn.Module):
     def forward(self, x):
         open, compile = x.contiguous(), 64
         vars = torch.empty_like(open)
-        scale_relu[(triton.cdiv(open.numel(), compile),)](open, vars, open.numel(), self.scale, BLOCK=compile)
+        scale_relu[(triton.cdiv(open.numel(), compile),)](
+            open, vars, open.numel(), self.scale, BLOCK=compile
+        )
         return vars

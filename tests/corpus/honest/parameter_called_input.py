@@ -23,5 +23,7 @@ class ModelNew(nn.Module):
     def forward(self, input):
         input = input.contiguous()
         out = torch.empty_like(input)
-        scale_relu[(triton.cdiv(input.numel(), 64),)](input, out, input.numel(), self.scale, BLOCK=64)
+        scale_relu[(triton.cdiv(input.numel(), 64),)](
+            input, out, input.numel(), self.scale, BLOCK=64
+        )
         return out

@@ -23,7 +23,9 @@ def persistent_max(x_ptr, y_ptr, rows, columns, stride, BLOCK: tl.constexpr):
         best = tl.full((BLOCK,), float("-inf"), tl.float32)
         for start in range(0, columns, BLOCK):
             c = start + tl.arange(0, BLOCK)
-            best = _combine(best, tl.load(x_ptr + row * stride + c, mask=c < columns, other=float("-inf")))
+            best = _combine(
+                best, tl.load(x_ptr + row * stride + c, mask=c < columns, other=float("-inf"))
+            )
         tl.store(y_ptr + row, tl.reduce(best, 0, _combine))
 
 

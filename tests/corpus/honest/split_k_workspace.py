@@ -21,8 +21,22 @@ class Tiling:
 
 
 @triton.jit
-def partial_product(a_ptr, b_ptr, w_ptr, M, N, K, sam, sak, sbk, sbn,
-                    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLITS: tl.constexpr):
+def partial_product(
+    a_ptr,
+    b_ptr,
+    w_ptr,
+    M,
+    N,
+    K,
+    sam,
+    sak,
+    sbk,
+    sbn,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
     pid = tl.program_id(0)
     split = tl.program_id(1)
     columns = tl.cdiv(N, BN)
@@ -31,10 +45,22 @@ def partial_product(a_ptr, b_ptr, w_ptr, M, N, K, sam, sak, sbk, sbn,
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(split * BK, K, BK * SPLITS):
         rk = start + tl.arange(0, BK)
-        a = tl.load(a_ptr + rm[:, None] * sam + rk[None, :] * sak, mask=(rm[:, None] < M) & (rk[None, :] < K), other=0.0)
-        b = tl.load(b_ptr + rk[:, None] * sbk + rn[None, :] * sbn, mask=(rk[:, None] < K) & (rn[None, :] < N), other=0.0)
+        a = tl.load(
+            a_ptr + rm[:, None] * sam + rk[None, :] * sak,
+            mask=(rm[:, None] < M) & (rk[None, :] < K),
+            other=0.0,
+        )
+        b = tl.load(
+            b_ptr + rk[:, None] * sbk + rn[None, :] * sbn,
+            mask=(rk[:, None] < K) & (rn[None, :] < N),
+            other=0.0,
+        )
         acc = tl.dot(a, b, acc, input_precision="ieee")
-    tl.store(w_ptr + split * M * N + rm[:, None] * N + rn[None, :], acc, mask=(rm[:, None] < M) & (rn[None, :] < N))
+    tl.store(
+        w_ptr + split * M * N + rm[:, None] * N + rn[None, :],
+        acc,
+        mask=(rm[:, None] < M) & (rn[None, :] < N),
+    )
 
 
 @triton.jit
@@ -56,7 +82,9 @@ class ModelNew(nn.Module):
     def _workspace(self, m: int, n: int, device: torch.device) -> torch.Tensor:
         key = (m, n)
         if key not in self._workspaces:
-            self._workspaces[key] = torch.empty((self.tiling.splits, m, n), device=device, dtype=torch.float32)
+            self._workspaces[key] = torch.empty(
+                (self.tiling.splits, m, n), device=device, dtype=torch.float32
+            )
         return self._workspaces[key]
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -66,7 +94,21 @@ class ModelNew(nn.Module):
         work = self._workspace(m, n, a.device)
         out = torch.empty((m, n), device=a.device, dtype=a.dtype)
         partial_product[(triton.cdiv(m, t.m) * triton.cdiv(n, t.n), t.splits)](
-            a, b, work, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1),
-            BM=t.m, BN=t.n, BK=t.k, SPLITS=t.splits, num_warps=4)
+            a,
+            b,
+            work,
+            m,
+            n,
+            k,
+            a.stride(0),
+            a.stride(1),
+            b.stride(0),
+            b.stride(1),
+            BM=t.m,
+            BN=t.n,
+            BK=t.k,
+            SPLITS=t.splits,
+            num_warps=4,
+        )
         add_up[(triton.cdiv(m * n, 128),)](work, out, m * n, SPLITS=t.splits, BLOCK=128)
         return out
