@@ -23,6 +23,7 @@ import torch
 import triton
 from triton.runtime import JITFunction
 
+from kmem.host.imitated_device import ImitatedDevice
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import execute_problem, load_problem
 from kmem.profile.compile.target_driver import tool_paths, use_compile_only_driver
@@ -133,7 +134,8 @@ def compile_site(graph: OpGraph, skill: str, precision: str, settings: dict) -> 
     kernels = (text for _, text in emission.kernels)
     module = import_source("\n".join([header, *kernels, emission.launcher]))
     compiled = warm_launches(module, emission.launcher)
-    module.launch(*(_on_meta(operand.spec) for operand in site.inputs))
+    with ImitatedDevice("meta"):  # which has what a GPU's library has
+        module.launch(*(_on_meta(operand.spec) for operand in site.inputs))
     return compiled
 
 

@@ -61,6 +61,11 @@ CASES = {
         "torch.relu(self.c(x))",
         "2, 8, SIZE, SIZE",
     ),
+    "vendor-half-conv": (
+        "self.c = nn.Conv2d(8, 8, 3)",
+        "torch.relu(self.c(x))",
+        "2, 8, SIZE, SIZE",
+    ),
 }
 
 

@@ -93,6 +93,17 @@ def test_what_follows_a_convolution_is_written_with_it(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["staged-half-conv", "split-half-conv"])
+def test_sums_along_positions_are_the_same(name: str) -> None:
+    source = problem("Conv2d(8, 72, 3)", (1, 8, 6, 12), result="y.relu() + self.scale", channels=72)
+    _, graph = trace_source(source)
+    (site,) = RECIPES[name].match(graph, Contract())
+    settings = RECIPES[name].space(site, H200).settings()
+    turned = [each for each in settings if each["sums_along"] == "positions"]
+    assert len(turned) < len(settings)  # narrow tiles have none
+    check_recipe(RECIPES[name], source, H200, settings=turned[:1], tolerance=1e-6)
+
+
 def test_an_operand_without_one_step_over_positions_is_left_to_another_kernel() -> None:
     source = problem("Conv2d(8, 8, 3)", (2, 8, 6, 7), result="y + self.scale[:5, 0, 0]")
     _, graph = trace_source(source)
@@ -279,6 +290,21 @@ COMPILED = {
             "stages": 3,
         },
     ),
+    "sums along positions": (
+        "staged-half-conv",
+        "Conv2d(64, 128, 3)",
+        (8, 64, 256, 256),
+        {
+            "terms": 1,
+            "block_p": 128,
+            "block_co": 128,
+            "block_k": 64,
+            "copy_bytes": 8,
+            "warps": 8,
+            "stages": 3,
+            "sums_along": "positions",
+        },
+    ),
     "three terms": (
         "split-half-conv",
         "Conv3d(3, 64, (3, 5, 7))",
@@ -314,5 +340,6 @@ def test_kernels_use_tensor_cores_and_do_not_spill(
     assert [kernel["name"] for kernel in compiled[case] if kernel["stack"]] == []
     main = compiled[case][-1]
     assert "conv" in main["name"] and main["hgmma"] > 0 and main["shared"] <= 232448
+    assert main["registers"] <= 128 or case != "sums along positions"  # two programs share an SM
     # the direct kernel loads ahead in registers, see direct.py
     assert (main["async_copies"] > 0) == (case != "direct")

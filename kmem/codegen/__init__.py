@@ -38,6 +38,7 @@ What the recipes below share; what one skill needs alone lies beside its recipe.
 Matrix products:
 
 - epilogue.py: what follows a product element by element and is written with it.
+- approximate.py: the same where operands were rounded, in cheaper arithmetic.
 - contraction.py: matrix products of every spelling in one form.
 - matmul.py: text that the matrix-product recipes share.
 - product_tuning.py: settings and costs of tiled products.

@@ -129,10 +129,12 @@ def _site(graph: OpGraph, node: Node, base: Convolution, members: Sequence[Node]
     bias = tensors.get("bias")
     added = None if bias is None else Bias(bias)
     epilogue = write_epilogue(graph, node, added, None, members)
-    steps = None if epilogue is None else _operand_steps(graph, base, epilogue, bias, members)
+    last = members[-1] if members else node
+    if epilogue is None or not last.spec.is_contiguous:
+        return None
+    steps = epilogue_steps(graph, base, epilogue, bias, members)
     if steps is None:
         return None
-    last = members[-1] if members else node
     detail = replace(base, out=last.spec, epilogue=epilogue, operand_steps=steps)
     names = (tensors["input"], tensors["weight"], *epilogue.operands)
     inputs = kept_operands(graph, names)
@@ -179,7 +181,7 @@ def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
         return None
     stride, dilation = per_axis(call["stride"], rank, 1), per_axis(call["dilation"], rank, 1)
     kernel = call.spec("weight").shape[2:]
-    borders = _borders(call, kernel, dilation)
+    borders = padding_before(call, kernel, dilation)
     if flipped:
         if max(stride) > 1:
             return None
@@ -214,7 +216,7 @@ def _is_covered(graph: OpGraph, node: Node, rank: int) -> bool:
     return max(prod(source.shape[1:]), prod(result.shape[1:])) <= _MAX_OFFSET
 
 
-def _borders(call: Call, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
+def padding_before(call: Call, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
     """What is padded before each axis; what is padded behind follows from the output size."""
     padding = call["padding"]
     if padding == "same":
@@ -222,15 +224,10 @@ def _borders(call: Call, kernel: Sequence[int], dilation: Sequence[int]) -> tupl
     return per_axis(0 if padding == "valid" else padding, len(kernel))
 
 
-def _operand_steps(
+def epilogue_steps(
     graph: OpGraph, base: Convolution, epilogue: Epilogue, bias: str | None, members: Sequence[Node]
 ) -> tuple[tuple[int, int, int, int], ...] | None:
-    """Steps of every epilogue operand.
-
-    Returns: None if the output is not contiguous or an operand has no single step over positions.
-    """
-    if not (members[-1].spec if members else base.out).is_contiguous:
-        return None
+    """Steps of every epilogue operand; None if one has no single step over positions."""
     if bias is not None and any(bias in member.refs() for member in members):
         # one name with two meanings: a value per channel, and one that broadcasts from the right
         return None
@@ -240,7 +237,7 @@ def _operand_steps(
             found.append((0, base.group_out, 1, 0))
             continue
         steps = _aligned_steps(graph.spec(name), base.out.shape)
-        step = _single_step(steps[2:], base.out.shape[2:])
+        step = single_step(steps[2:], base.out.shape[2:])
         if step is None:
             return None
         image, channel = steps[:2]
@@ -248,7 +245,7 @@ def _operand_steps(
     return tuple(found)
 
 
-def _single_step(steps: Sequence[int], sizes: Sequence[int]) -> int | None:
+def single_step(steps: Sequence[int], sizes: Sequence[int]) -> int | None:
     """The step over all positions as over one axis; None if there is none."""
     step = expected = steps[-1] if steps else 0
     for size, own in zip(reversed(sizes), reversed(steps), strict=True):

@@ -14,6 +14,8 @@ from kmem.host.syntax import parse_python
 
 #: Allocations: what nothing reads of them is left out.
 ALLOCATIONS = {"torch.empty", "torch.empty_strided", "torch.empty_like", "torch.zeros"}
+#: Library calls that make one tensor in memory of its own and change none; `is_library` knows them.
+_LIBRARY = {"torch.convolution", "torch.cudnn_convolution", "torch.cudnn_convolution_transpose"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,18 @@ def find_launches(function: ast.FunctionDef, kernels: Collection[str]) -> Iterat
             value = node.func.value
             if isinstance(value, ast.Name) and value.id in kernels:
                 yield LaunchCall(node, value.id)
+
+
+def is_library(statement: ast.stmt) -> bool:
+    """Whether a statement gives a name to what the library computes, and does nothing else."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return False
+    calls = [node for node in ast.walk(statement.value) if isinstance(node, ast.Call)]
+    known = [ast.unparse(call.func) in _LIBRARY for call in calls]
+    rest = [call.func for call, is_known in zip(calls, known, strict=True) if not is_known]
+    return any(known) and all(
+        isinstance(function, ast.Attribute) and function.attr == "contiguous" for function in rest
+    )
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:

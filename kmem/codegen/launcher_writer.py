@@ -14,7 +14,7 @@ from math import prod
 from kmem.codegen.alignment import Hoist, Misaligned, align, is_number
 from kmem.codegen.constants import Constants
 from kmem.codegen.jit_text import Parameter
-from kmem.codegen.launch_text import ALLOCATIONS, LaunchCall, drop_unused_allocations
+from kmem.codegen.launch_text import ALLOCATIONS, LaunchCall, drop_unused_allocations, is_library
 from kmem.codegen.staging import STAGED
 from kmem.host.syntax import parse_python
 from kmem.records import DTYPE_BYTES
@@ -232,9 +232,11 @@ def _allocation(statement: ast.stmt) -> ast.Call | None:
 
 
 def _tensors(function: ast.FunctionDef) -> set[str]:
-    """Parameters that are always given, and memory that a launcher makes."""
+    """Parameters that are always given, and memory that a launcher or the library makes."""
     arguments = function.args.args[: len(function.args.args) - len(function.args.defaults)]
-    made = {_target(item) for item in function.body if _allocation(item) is not None}
+    made = {
+        _target(item) for item in function.body if _allocation(item) is not None or is_library(item)
+    }
     staged = {
         name.id
         for item in function.body

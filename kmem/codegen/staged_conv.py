@@ -16,6 +16,7 @@ fp16).
 """
 
 from kmem.codegen.accumulate import ADD_COMPENSATED, PROMOTE_ELEMENTS, steps_in_chain
+from kmem.codegen.approximate import approximate
 from kmem.codegen.calls import write_launch
 from kmem.codegen.convolution import (
     Convolution,
@@ -23,8 +24,7 @@ from kmem.codegen.convolution import (
     window_arguments,
     write_launcher,
 )
-from kmem.codegen.epilogue import specialise
-from kmem.codegen.matmul import STORE_TILE
+from kmem.codegen.epilogue import Epilogue, specialise
 from kmem.codegen.parts import SCALES, STORE_HALVES, STORE_PARTS
 from kmem.codegen.staged_operands import (
     LARGEST,
@@ -41,6 +41,49 @@ from kmem.codegen.staged_operands import (
 )
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Emission
+
+_MULTIPLY = (
+    "kmem_multiply_turned",
+    '''
+@triton.jit
+def kmem_multiply_turned(image, weight, acc, TURNED: tl.constexpr):
+    """acc + image (positions, k) times weight (channels, k), which TURNED has in the rows."""
+    if TURNED:
+        acc = tl.dot(weight, tl.trans(image), acc)
+    else:
+        acc = tl.dot(image, tl.trans(weight), acc)
+    return acc
+''',
+)
+
+#: As kmem_store_tile, whose offsets have 64 bits: here those of an image fit 32, which leaves the
+#: sums more registers.
+_STORE = (
+    "kmem_store_positions",
+    '''
+@triton.jit
+def kmem_store_positions(
+    out, acc, batch, rows, columns,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
+    OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
+    EVEN: tl.constexpr,
+):
+    """Write a tile of sums, channels by positions, into the result after the epilogue."""
+    EPILOGUE_STATEMENTS
+    place = (
+        out
+        + (batch // BATCH_INNER).to(tl.int64) * OUT_OUTER
+        + (batch % BATCH_INNER).to(tl.int64) * OUT_INNER
+    )
+    offsets = rows[:, None] * OUT_M + columns[None, :] * OUT_N
+    if EVEN:
+        tl.store(place + offsets, acc.to(out.dtype.element_ty))
+    else:
+        inside = (rows[:, None] < M) & (columns[None, :] < N)
+        tl.store(place + offsets, acc.to(out.dtype.element_ty), mask=inside)
+''',
+)
 
 _CONV = (
     "kmem_staged_conv",
@@ -59,12 +102,13 @@ def kmem_staged_conv(
     CP: tl.constexpr, COP: tl.constexpr, PADDED_K: tl.constexpr,
     VECTOR: tl.constexpr, SKEW: tl.constexpr, TERMS: tl.constexpr,
     PROMOTE: tl.constexpr, COMPENSATED: tl.constexpr,
-    SCALED: tl.constexpr, WIDEN: tl.constexpr,
+    SCALED: tl.constexpr, WIDEN: tl.constexpr, TURNED: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of positions by output channels of one image and group; x is staged (.., D, H, W, CP),
     S, L: strides and dilations. PROMOTE: steps in one short sum, 0 for one long sum. COMPENSATED:
-    the short sums' total keeps what it loses to rounding.
+    the short sums' total keeps what it loses to rounding. TURNED: sums lie in registers as they are
+    stored, along positions.
     """
     channel_blocks: tl.constexpr = COP // BLOCK_CO
     position_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
@@ -83,10 +127,12 @@ def kmem_staged_conv(
     rows = batch % BATCH_INNER * COP
     w += SKEW + rows * PADDED_K
     w_low += SKEW + rows * PADDED_K
-    acc = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
-    part = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
-    cross = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
-    lost = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
+    sum_rows: tl.constexpr = BLOCK_CO if TURNED else BLOCK_P
+    sum_columns: tl.constexpr = BLOCK_P if TURNED else BLOCK_CO
+    acc = tl.zeros((sum_rows, sum_columns), tl.float32)
+    part = tl.zeros((sum_rows, sum_columns), tl.float32)
+    cross = tl.zeros((sum_rows, sum_columns), tl.float32)
+    lost = tl.zeros((sum_rows, sum_columns), tl.float32)
     for step in range(PADDED_K // BLOCK_K):
         k = step * BLOCK_K + tl.arange(0, BLOCK_K)
         if CP % BLOCK_K == 0:
@@ -101,12 +147,12 @@ def kmem_staged_conv(
         weight = tl.load(w + at_w + k[None, :])
         if WIDEN:
             image, weight = image.to(tl.float32), weight.to(tl.float32)
-        part = tl.dot(image, tl.trans(weight), part)
+        part = kmem_multiply_turned(image, weight, part, TURNED)
         if TERMS == 3:
-            cross = tl.dot(image, tl.trans(tl.load(w_low + at_w + k[None, :])), cross)
-            cross = tl.dot(
-                tl.load(x_low + at_x + from_x, mask=inside, other=nothing), tl.trans(weight), cross
-            )
+            low_weight = tl.load(w_low + at_w + k[None, :])
+            low_image = tl.load(x_low + at_x + from_x, mask=inside, other=nothing)
+            cross = kmem_multiply_turned(image, low_weight, cross, TURNED)
+            cross = kmem_multiply_turned(low_image, weight, cross, TURNED)
         if PROMOTE > 0:
             # Inside a tensor core a long sum loses its low bits, so `part` stays short. One flat
             # loop: nested, it loses the pipeline.
@@ -115,20 +161,19 @@ def kmem_staged_conv(
                     acc, lost = kmem_add_compensated(acc, lost, part)
                 else:
                     acc += part
-                part = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
+                part = tl.zeros((sum_rows, sum_columns), tl.float32)
     if TERMS == 3:
         part += cross * 0.00048828125
     if PROMOTE > 0:
         part = acc + (part - lost)
-    sums = tl.trans(part)
+    sums = part if TURNED else tl.trans(part)
     if SCALED:
         exponent = tl.load(x_exponents + batch) + tl.zeros((BLOCK_P,), tl.int32)
         sums = kmem_unscale(sums, tl.load(w_exponents + rows + channels), exponent)
-    kmem_store_tile(
-        out, sums, batch, 0, channels, positions,
+    kmem_store_positions(
+        out, sums, batch, channels, positions,
         EPILOGUE_ARGUMENTS
-        M, N,
-        BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, "none", 0, even,
+        M, N, BATCH, BATCH_INNER, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',
 )
@@ -141,10 +186,18 @@ _KERNELS = (
     LARGEST,
     STAGE,
     PACK_FILTER,
-    STORE_TILE,
     ADD_COMPENSATED,
+    _MULTIPLY,
+    _STORE,
     _CONV,
 )
+
+
+#: Programs of 8 warps with 64 sums a thread: with some chains behind them they take 129 registers
+#: and more by themselves, which leaves an SM one program, whose stores nothing hides. 128 spilled
+#: nothing, mish twice included.
+_SHARED_WARPS, _SHARED_TILE = 8, 128 * 128
+_SHARED_REGISTERS = 128
 
 
 def promote_steps(detail: Convolution, knobs: StagedSettings) -> int:
@@ -174,10 +227,22 @@ def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
         _write_product(detail, knobs),
     ]
     return Emission(
-        specialise(_KERNELS, detail.epilogue),
+        specialise(_KERNELS, _epilogue(detail, knobs)),
         write_launcher(detail, statements),
         own_size_only=is_scaled(detail) and knobs.terms == 1,
     )
+
+
+def _epilogue(detail: Convolution, knobs: StagedSettings) -> Epilogue:
+    """What follows, as exact as the products are."""
+    return detail.epilogue if knobs.terms == 3 else approximate(detail.epilogue)
+
+
+def _most_registers(detail: Convolution, knobs: StagedSettings) -> str:
+    """A launch option: as many registers of a thread as let two programs share an SM."""
+    is_alone = promote_steps(detail, knobs) == 0 and knobs.sums_along == "positions"
+    is_shared = is_alone and knobs.block_p * knobs.block_co == _SHARED_TILE
+    return f", maxnreg={_SHARED_REGISTERS}" if is_shared and knobs.warps == _SHARED_WARPS else ""
 
 
 def _write_product(detail: Convolution, knobs: StagedSettings) -> str:
@@ -186,7 +251,7 @@ def _write_product(detail: Convolution, knobs: StagedSettings) -> str:
     tiles = padded_out // knobs.block_co * ceil_div(detail.positions, knobs.block_p)
     widen = "False" if knobs.terms == 3 else "x.is_cpu"
     return write_launch(
-        f"kmem_staged_conv{detail.epilogue.suffix}",
+        f"kmem_staged_conv{_epilogue(detail, knobs).suffix}",
         tiles * detail.batches,
         "high, low, exponents, w_high, w_low, w_exponents, out",
         *output_arguments(detail),
@@ -194,7 +259,7 @@ def _write_product(detail: Convolution, knobs: StagedSettings) -> str:
         f"CP={padded_c}, COP={padded_out}, PADDED_K={contraction(detail, knobs.block_k)}",
         f"VECTOR={min(8, padded_c)}, SKEW={knobs.skew}, TERMS={knobs.terms}, "
         f"PROMOTE={promote_steps(detail, knobs)}, COMPENSATED={is_compensated(knobs)}",
-        f"SCALED={is_scaled(detail)}, WIDEN={widen}",
+        f"SCALED={is_scaled(detail)}, WIDEN={widen}, TURNED={knobs.sums_along == 'positions'}",
         f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
-        f"num_warps={knobs.warps}, num_stages={knobs.stages}",
+        f"num_warps={knobs.warps}, num_stages={knobs.stages}{_most_registers(detail, knobs)}",
     )

@@ -152,7 +152,8 @@ class StagedSettings:
     A program makes `block_p` positions by `block_co` output channels, `block_k` of the contraction
     a step. `terms`: 3 for two fp16 parts and three products, 1 for one. `copy_bytes` 16 moves
     operands through L2 only, 8 through L1 too, where the taps of a tile meet again. Source: PTX
-    ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all levels). `accuracy`: rungs
+    ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all levels). `sums_along`: the
+    axis along which a thread's sums lie; positions are how they are stored. `accuracy`: rungs
     above the one where fp32 has three terms and where half precision has one long sum; a setting's
     knob counts from one term, see `read_staged`.
     """
@@ -164,6 +165,7 @@ class StagedSettings:
     copy_bytes: int
     warps: int
     stages: int
+    sums_along: str = "channels"
     accuracy: int = 0
 
     @property

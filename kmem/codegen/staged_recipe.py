@@ -26,6 +26,7 @@ from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device
 
 HALF = 2  # bytes of a staged value
+MIN_ROWS = 64  # of a warp group's product. Source: PTX ISA, wgmma.mma_async shapes
 MAX_STAGED = 2**31 - 1  # elements of one image: offsets within it are 32-bit
 #: Sums of a thread; of its 255 registers addresses take the rest.
 MIN_THREAD_SUMS, MAX_THREAD_SUMS = 4, 192
@@ -66,6 +67,7 @@ class StagedConv(Recipe):
         "copy_bytes": (Role("vector"),),
         "warps": (Role("warps"),),
         "stages": (Role("stages"),),
+        "sums_along": (Role("layout", (("channels",), ("positions",))),),
     }
 
     def __init__(self, terms: int) -> None:
@@ -94,6 +96,7 @@ class StagedConv(Recipe):
             "copy_bytes": (8, 16) if padded % 8 == 0 else (8,),
             "warps": (4, 8),
             "stages": (2, 3, 4),
+            "sums_along": ("positions", "channels"),
             ACCURACY: self._rungs(detail),
         }
         return Space(
@@ -202,7 +205,8 @@ def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> boo
     if not MIN_THREAD_SUMS <= _thread_sums(detail, knobs, device) <= most:
         return False
     # Warps beyond the rows of a tile repeat its products.
-    if knobs.warps > 4 and knobs.block_p < 16 * knobs.warps:
+    rows = knobs.block_co if knobs.sums_along == "positions" else knobs.block_p
+    if rows < (16 * knobs.warps if knobs.warps > 4 else MIN_ROWS):
         return False
     if knobs.stages > 2 and contraction(detail, knobs.block_k) // knobs.block_k < knobs.stages:
         return False

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kmem.codegen.jit_text import JitFunction, bind
-from kmem.codegen.launch_text import ALLOCATIONS, LaunchCall
+from kmem.codegen.launch_text import ALLOCATIONS, LaunchCall, is_library
 from kmem.codegen.written import written_parameters
 from kmem.host.syntax import parse_python
 
@@ -100,6 +100,7 @@ class _Parting:
     numbers: dict[int, int] = field(default_factory=dict)  # of launches, by their statement's id
     touched: list[set[str]] = field(default_factory=list)  # by launch
     changed: list[set[str]] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)  # names that library calls read
     other: set[str] = field(default_factory=set)  # names that the remaining statements hold
 
     def __post_init__(self) -> None:
@@ -111,6 +112,9 @@ class _Parting:
                 self.memory[str(_target(statement))] = statement
             elif isinstance(statement, ast.Assign) and self._is_fact(statement):
                 self.facts[str(_target(statement))] = statement
+            elif isinstance(statement, ast.Assign) and is_library(statement):
+                self.read |= _names(statement.value)
+                self.other.add(str(_target(statement)))
             else:
                 self.other |= _names(statement)
         own = {argument.arg for argument in self.function.args.args}
@@ -171,6 +175,7 @@ class _Parting:
         """The memory that is made by staged launches and read by what is left."""
         memory = self.memory_of(staged)
         wanted = _names_of(self.memory[name].value for name in self.memory.keys() - memory)
+        wanted |= self.read
         for number, touched in enumerate(self.touched):
             wanted |= touched if number not in staged else set()
         return [name for name in self.memory if name in memory and name in wanted]

@@ -72,8 +72,8 @@ class ImitatedDevice(TorchFunctionMode):
         if func is torch.Tensor.data_ptr and self._device.type == "meta":
             # a view's is its offset, which would pass for a place in memory; how it divides stays
             return func(*args) % _ALIGNED_BYTES
-        if func is torch.cudnn_convolution and self._device.type == "cpu":
-            return _convolve(*args, **kwargs)
+        if func in _CONVOLUTIONS:
+            return _CONVOLUTIONS[func](*args, **kwargs)
         return func(
             *[self._real(value) for value in args],
             **{name: self._real(value) for name, value in kwargs.items()},
@@ -97,19 +97,36 @@ def _convolve(  # noqa: PLR0913 - torch's own signature
 ) -> torch.Tensor:
     """What torch.cudnn_convolution computes, which exists on a GPU alone."""
     outside = [0] * len(stride)
-    return torch.convolution(
-        x,
-        weight,
-        None,
-        stride,
-        padding,
-        dilation,
-        False,
-        outside,
-        groups,  # noqa: FBT003 - torch's own signature
-    )
+    return _sum_in_single(x, weight, None, stride, padding, dilation, False, outside, groups)
 
 
+def _convolve_transposed(  # noqa: PLR0913 - torch's own signature
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *settings: object,
+    **named: object,
+) -> torch.Tensor:
+    """What torch.cudnn_convolution_transpose computes, which exists on a GPU alone."""
+    window = stride, padding, dilation
+    return _sum_in_single(x, weight, None, *window, True, output_padding, groups)
+
+
+def _sum_in_single(x: torch.Tensor, weight: torch.Tensor, *rest: object) -> torch.Tensor:
+    """A convolution whose sums are rounded once, as on a GPU; of meta tensors as it is."""
+    if x.device.type != "cpu" or x.dtype not in (torch.float16, torch.bfloat16):
+        return torch.convolution(x, weight, *rest)
+    return torch.convolution(x.float(), weight.float(), *rest).to(x.dtype)
+
+
+_CONVOLUTIONS = {
+    torch.cudnn_convolution: _convolve,
+    torch.cudnn_convolution_transpose: _convolve_transposed,
+}
 #: What tensors say about where they are.
 _SAID = {
     torch.Tensor.device.__get__: torch.device("cuda", 0),

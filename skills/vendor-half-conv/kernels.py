@@ -1,0 +1,203 @@
+"""Triton text around a vendor's convolution: what is staged for it, and what follows it.
+
+`kmem_nhwc_stage` writes an image channels-last in half precision, scaled by a power of two that
+suits values near one, and leaves the largest magnitude of each tile; `kmem_nhwc_restage` reads
+these, and stages an image again, by a scale of its own, where the first does not suit it. So an
+image is read once. `kmem_nhwc_weights` writes a filter as the library wants it, scaled by output
+channel. `kmem_nhwc_finish` reads the library's result channels-last, takes the scales back, does
+what follows element by element, and writes the result as the module returns it.
+"""
+
+STAGE_TILE = (
+    "kmem_nhwc_stage_tile",
+    '''
+@triton.jit
+def kmem_nhwc_stage_tile(
+    x, staged, image, tile, scale,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
+    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):
+    """One tile of an image, M channels a group and N positions, to (positions, groups, MP), zero
+    above M; the bits of the largest finite magnitude before scaling.
+    """
+    column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
+    row_blocks: tl.constexpr = (MP + BLOCK_C - 1) // BLOCK_C
+    group = tile // (column_blocks * row_blocks)
+    batch = image * BATCH_INNER + group
+    columns = tile % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    rows = tile // column_blocks % row_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    source = x + image.to(tl.int64) * X_IMAGE + group * (M * X_C)
+    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    place = rows[:, None] * X_C + columns[None, :] * X_P
+    acc = tl.load(source + place, mask=inside, other=0.0).to(tl.float32)
+    EPILOGUE_STATEMENTS
+    acc = tl.where(inside, acc, 0.0)
+    bits = kmem_magnitude_bits(acc)
+    most = tl.max(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1), axis=0)
+    target = staged + image.to(tl.int64) * (N * BATCH_INNER * MP) + group * MP
+    kept = (columns[:, None] < N) & (rows[None, :] < MP)
+    values = tl.trans((acc * scale).to(staged.dtype.element_ty))
+    tl.store(target + columns[:, None] * (BATCH_INNER * MP) + rows[None, :], values, mask=kept)
+    return most
+''',
+)
+
+STAGE = (
+    "kmem_nhwc_stage",
+    '''
+@triton.jit
+def kmem_nhwc_stage(
+    x, largest, staged,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
+    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
+    TILES: tl.constexpr, SCALE: tl.constexpr, SCALED: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):
+    """One of TILES tiles of an image, scaled: largest[image, tile]."""
+    pid = tl.program_id(0)
+    most = kmem_nhwc_stage_tile(
+        x, staged, pid // TILES, pid % TILES, SCALE,
+        EPILOGUE_ARGUMENTS
+        M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
+    )
+    if SCALED:
+        tl.store(largest + pid, most)
+''',
+)
+
+RESTAGE = (
+    "kmem_nhwc_restage",
+    '''
+@triton.jit
+def kmem_nhwc_restage(
+    x, largest, exponents, staged,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
+    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
+    TILES: tl.constexpr, PARTS: tl.constexpr, GUESS: tl.constexpr, SLACK: tl.constexpr,
+    TOP: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):
+    """Find an image's exponent, and stage it again where 2**GUESS does not fit it.
+
+    The largest magnitude shall lie below 2**(TOP - 126), by no more than SLACK + 1 binades.
+    """
+    pid = tl.program_id(0)
+    image = pid // PARTS
+    part = pid % PARTS
+    most = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, TILES, BLOCK):
+        tile = start + tl.arange(0, BLOCK)
+        found = tl.load(largest + image * TILES + tile, mask=tile < TILES, other=0)
+        most = tl.maximum(most, found)
+    bits = tl.max(most, axis=0)
+    exponent = tl.minimum(TOP - (bits >> 23), 126)
+    fits = (bits == 0) | ((exponent >= GUESS) & (exponent <= GUESS + SLACK))
+    exponent = tl.where(fits, GUESS, exponent)
+    if part == 0:
+        tl.store(exponents + image, exponent)
+    # a loop of no steps where the image fits
+    for tile in range(part, tl.where(fits, 0, TILES), PARTS):
+        kmem_nhwc_stage_tile(
+            x, staged, image, tile, kmem_power_of_two(exponent),
+            EPILOGUE_ARGUMENTS
+            M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
+        )
+''',
+)
+
+WEIGHTS = (
+    "kmem_nhwc_weights",
+    '''
+@triton.jit
+def kmem_nhwc_weights(
+    w, exponents, packed,
+    C: tl.constexpr, CP: tl.constexpr, M: tl.constexpr, MP: tl.constexpr, TAPS: tl.constexpr,
+    TRANSPOSED: tl.constexpr, SCALED: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """(groups * M, C, TAPS) to (groups * MP, TAPS, CP), zero above M and C; a row is scaled so that
+    its magnitudes add up to less than 2**(TOP - 126).
+
+    TRANSPOSED weights are (groups * C, M, TAPS) and become (groups * CP, TAPS, MP).
+    """
+    row = tl.program_id(0)
+    group = row // MP
+    m = row % MP
+    end = tl.where(m < M, C, 0)  # a row above M has no channels
+    c_step: tl.constexpr = M * TAPS if TRANSPOSED else TAPS
+    m_step: tl.constexpr = TAPS if TRANSPOSED else C * TAPS
+    w += group.to(tl.int64) * (M * C * TAPS) + m * m_step
+    scale = 1.0
+    if SCALED:
+        total = tl.zeros((BLOCK,), tl.float32)
+        for start in range(0, C * TAPS, BLOCK):
+            k = start + tl.arange(0, BLOCK)
+            place = k // TAPS * c_step + k % TAPS
+            size = tl.abs(tl.load(w + place, mask=k < end * TAPS, other=0.0))
+            total += tl.where(size < float("inf"), size, 0.0)
+        # a little more than they are, for values and sums are rounded
+        bits = kmem_magnitude_bits(tl.sum(total, axis=0) * 1.00390625)
+        exponent = tl.minimum(TOP - (bits >> 23), 126)
+        scale = kmem_power_of_two(exponent)
+        tl.store(exponents + row, exponent)
+    for start in range(0, CP * TAPS, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        c = k % CP
+        tap = k // CP
+        values = tl.load(w + c * c_step + tap, mask=(c < end) & (tap < TAPS), other=0.0)
+        values = values.to(tl.float32) * scale
+        if SCALED and packed.dtype.element_ty == tl.float16:
+            # none that is not zero becomes zero: it may meet an infinity
+            least = tl.where(values < 0.0, -5.9604644775390625e-08, 5.9604644775390625e-08)
+            is_lost = (values != 0.0) & (tl.abs(values) < 5.9604644775390625e-08)
+            values = tl.where(is_lost, least, values)
+        if TRANSPOSED:
+            place = ((group * CP + c) * TAPS + tap) * MP + m
+        else:
+            place = (row * TAPS + tap) * CP + c
+        tl.store(packed + place, values.to(packed.dtype.element_ty), mask=tap < TAPS)
+''',
+)
+
+FINISH = (
+    "kmem_nhwc_finish",
+    '''
+@triton.jit
+def kmem_nhwc_finish(
+    y, exponents, w_exponents, out,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
+    OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):
+    """(images, positions, groups, MP) to the module's own layout, M channels a group."""
+    row_blocks: tl.constexpr = (M + BLOCK_C - 1) // BLOCK_C
+    column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
+    pid = tl.program_id(0)
+    rows = pid % row_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    columns = pid // row_blocks % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    batch = pid // (row_blocks * column_blocks)
+    image = batch // BATCH_INNER
+    group = batch % BATCH_INNER
+    source = y + image.to(tl.int64) * (N * BATCH_INNER * MP) + group * MP
+    place = columns[:, None] * (BATCH_INNER * MP) + rows[None, :]
+    kept = (columns[:, None] < N) & (rows[None, :] < MP)
+    acc = tl.trans(tl.load(source + place, mask=kept, other=0.0)).to(tl.float32)
+    if SCALED:
+        # in two steps of normal factors: neither over- nor underflows before the result does
+        of_rows = tl.load(w_exponents + group * MP + rows, mask=rows < MP, other=0)
+        exponent = -tl.load(exponents + image) - of_rows
+        half = exponent >> 1
+        acc = acc * kmem_power_of_two(half)[:, None] * kmem_power_of_two(exponent - half)[:, None]
+    EPILOGUE_STATEMENTS
+    target = out + image.to(tl.int64) * OUT_IMAGE + group * (M * OUT_C)
+    tl.store(
+        target + rows[:, None] * OUT_C + columns[None, :] * OUT_P,
+        acc.to(out.dtype.element_ty),
+        mask=(rows[:, None] < M) & (columns[None, :] < N),
+    )
+''',
+)
