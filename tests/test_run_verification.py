@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ladder_runs import (
@@ -15,9 +16,10 @@ from ladder_runs import (
 )
 
 from kmem.memory.store import Memory
-from kmem.records import Kernel, Move, Run
+from kmem.records import Candidate, Kernel, Move, Run, Task
 from kmem.run import replay, verifying
 from kmem.run.clock import Clock
+from kmem.run.loop import _batches
 
 
 def never_early() -> Clock:
@@ -77,6 +79,22 @@ def test_slower_candidates_than_the_baseline_are_not_verified_one_after_another(
         result, _, _ = walk_ladder(run, memory, judgement)
     assert len(judgement.verified) == 1
     assert "the judge refused the fastest (not_repeatable): it wavers" in result.reason
+
+
+def test_what_is_no_faster_than_one_that_lost_beside_the_baseline_is_not_verified(
+    tmp_path: Path,
+) -> None:
+    # all are timed 1.5% slower than eager; beside eager the first to be verified is a third slower
+    judgement = Judgement(
+        baselines={"eager": 2.0},
+        slower=lambda kernel: (2.03 if takes_ms(kernel) > 2 else 2.5) / takes_ms(kernel),
+    )
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=8)
+        result, attempts, _ = walk_ladder(run, memory, judgement)
+    assert len(attempts) == 8
+    assert len(judgement.verified) == 1
+    assert result.best is None
 
 
 def test_no_run_ends_with_the_baseline_while_a_faster_candidate_and_time_are_left(
@@ -234,3 +252,21 @@ def test_a_better_baseline_that_comes_late_is_timed_against_the_winner(tmp_path:
         result, _, _ = walk_ladder(run, memory, late)
     assert result.best is None
     assert result.reason.endswith("nothing beat the best baseline")
+
+
+def test_the_direction_that_is_predicted_to_be_the_fastest_goes_ahead() -> None:
+    def candidate(skill: str, predicted_ms: float | None, move: Move = Move.SEED) -> Candidate:
+        task = Task(move, skill, None, 2, "")
+        return Candidate(Kernel(f"# {skill} {predicted_ms}"), task, "recipes", predicted_ms)
+
+    slow, quick = candidate("pointwise", 3.0), candidate("conv", 1.0)
+    quick_too, model = candidate("conv", 0.5), candidate("idea", None)
+    recalled = candidate("like", 2.0, Move.RECALL)
+    written = [slow, quick, quick_too, model, recalled]
+    parts = SimpleNamespace(
+        run=SimpleNamespace(start=None),
+        history=SimpleNamespace(best=None),
+        session=SimpleNamespace(present=True),
+    )
+    # of each direction the first; the second of one comes with the rest
+    assert _batches(written, parts) == [[recalled], [quick, slow, model], [quick_too]]

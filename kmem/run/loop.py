@@ -7,6 +7,7 @@ from authors.py through measuring.py into the history, and from there into the s
 next round; recorder.py keeps a copy of everything.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from kmem.orchestrate.plan import (
 from kmem.orchestrate.stop import has_gained, is_as_remembered, minutes_used_up, reason_to_stop
 from kmem.orchestrate.vetoes import Past, count_doubts
 from kmem.plugins import Registry
-from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy, Task
+from kmem.records import Candidate, Move, Plan, Run, RunResult, RunState, Strategy, Task
 from kmem.run.authors import Authors
 from kmem.run.clock import Clock
 from kmem.run.conclude import conclude
@@ -266,11 +267,16 @@ def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Can
         return [candidates]
     first: dict[Task, Candidate] = {}
     for candidate in candidates:
-        if len(first) < _SCOUTS:
-            first.setdefault(candidate.task, candidate)
-    scouts = list(first.values())
+        first.setdefault(candidate.task, candidate)
+    scouts = sorted(first.values(), key=_promise)[:_SCOUTS]
     others = [candidate for candidate in candidates if candidate not in scouts]
     return [batch for batch in (scouts[:1], scouts[1:], others) if batch]
+
+
+def _promise(candidate: Candidate) -> tuple[bool, float]:
+    """What sorts the likeliest first: what memory holds, then by the predicted time."""
+    predicted_ms = math.inf if candidate.estimated_ms is None else candidate.estimated_ms
+    return candidate.task.move is not Move.RECALL, predicted_ms
 
 
 def _raise_rungs(

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from kmem.interfaces import Situation
 from kmem.measure.competition import Awaited
@@ -23,6 +24,9 @@ from kmem.run.parts import Parts
 #: A kernel counts as timed faster than the baseline up to this ratio of their times: the two were
 #: not timed in pairs, and apart they vary by a few per cent.
 _MAY_BE_FASTER = 1.02
+#: Where kernels were timed in pairs with the baseline, its time beside them is known: another that
+#: was not timed faster than the baseline counts up to this ratio of that time.
+_BY_PAIRS = 1.005
 #: How long a kernel waits for the first baseline, in seconds: a verdict on one that is slower than
 #: eager takes longer.
 _FIRST_BASELINE_S = 4.0
@@ -82,12 +86,12 @@ def _early_baselines(
         return baselines.wait_for_quick(max(0.0, clock.seconds_left))
     if wait:
         found = baselines.wait_for_quick(max(0.0, clock.seconds_left))
-        return found if _may_be_faster(best, found) and not _has_winner(history) else None
+        return found if _may_be_faster(best, found, history) and not _has_winner(history) else None
     # what happened here is on record, or there is no time
     if place < len(history.earlier.attempts) or not clock.is_ready(clock.seconds_left > 0):
         return None
     found = baselines.wait_for_first(min(_FIRST_BASELINE_S, clock.seconds_left))
-    if not found or not _may_be_faster(best, found) or _has_winner(history):
+    if not found or not _may_be_faster(best, found, history) or _has_winner(history):
         return None
     if baselines.is_quick_known:
         return found
@@ -191,7 +195,7 @@ def _next_to_verify(
             continue
         verdict = history.verdicts.get(kernel_hash)
         if verdict is None or (kernel_hash not in asked and not _is_current(verdict, baselines)):
-            if not history.was_verified or _may_be_faster(attempt, baselines):
+            if not history.was_verified or _may_be_faster(attempt, baselines, history):
                 return attempt
         elif is_winner(verdict.timing, baselines):
             to_beat_ms = time_ms
@@ -220,10 +224,28 @@ def _is_current(verdict: Measurement, baselines: Sequence[Baseline]) -> bool:
     return best is None or timing is None or verdict.estimated or timing.reference == best.name
 
 
-def _may_be_faster(attempt: Attempt, baselines: Sequence[Baseline]) -> bool:
-    best = fastest_baseline(baselines)
-    time_ms = attempt.measurement.latency_ms
-    return best is None or time_ms is None or time_ms <= _MAY_BE_FASTER * best.timing.latency_ms
+def _may_be_faster(attempt: Attempt, baselines: Sequence[Baseline], history: History) -> bool:
+    """Whether a kernel was timed faster than the best baseline, or by so little slower."""
+    best, time_ms = fastest_baseline(baselines), attempt.measurement.latency_ms
+    if best is None or time_ms is None or time_ms <= best.timing.latency_ms:
+        return True
+    limit_ms = _MAY_BE_FASTER * best.timing.latency_ms
+    in_pairs = [
+        each.measurement.latency_ms * timing.ratio
+        for each in history.ranking()
+        if (timing := _timing_of(each, history)) is not None
+        and timing.reference == best.name
+        and timing.ratio is not None
+        and each.measurement.latency_ms is not None
+    ]
+    if in_pairs:
+        limit_ms = min(limit_ms, _BY_PAIRS * median(in_pairs))
+    return time_ms <= limit_ms
+
+
+def _timing_of(attempt: Attempt, history: History) -> Timing | None:
+    verdict = history.verdicts.get(attempt.candidate.kernel.hash)
+    return verdict.timing if verdict is not None else None
 
 
 def is_winner(timing: Timing | None, baselines: Sequence[Baseline]) -> bool:
