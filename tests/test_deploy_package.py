@@ -132,6 +132,7 @@ def test_a_run_without_its_evidence_is_refused(tmp_path: Path) -> None:
 def test_every_exported_operator_takes_what_the_table_says(tmp_path: Path) -> None:
     package = export_package([finished_run(tmp_path / "a")], tmp_path / "p")
     (row,) = json.loads((tmp_path / "p" / "p" / "table.json").read_text())["entries"]
-    assert row["state"] == [{"name": "weight", "shape": [64], "dtype": "float32"}]
+    weight = {"name": "weight", "shape": [64], "stride": [1], "dtype": "float32"}
+    assert row["state"] == [weight]
     assert (package.directory / "p" / row["kernel"]).read_text() == KERNEL
     assert (package.directory / "p" / row["evidence"]).is_file()

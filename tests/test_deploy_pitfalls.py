@@ -78,6 +78,27 @@ def test_a_weight_that_is_wrapped_later_is_what_the_module_says(
     passed_on(handle, "computed from others")
 
 
+def test_a_weight_that_is_laid_out_otherwise_is_not_read_as_the_kernels(
+    result: Result, norm: Norm
+) -> None:
+    other = nn.Parameter(torch.rand(128)[::2])
+    handle, x = kmem.apply(norm, result), torch.randn(6, 64)
+    with torch.no_grad():
+        norm.weight = other  # as of somebody who ties or transposes weights
+        torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+        passed_on(handle, "weight is not what")
+        handle.undo()
+        assert "its weight has strides (2,), the kernel is for (1,)" in str(
+            kmem.apply(norm, result)
+        )
+        (entry,) = entries_of([result])
+        torch.testing.assert_close(operator(entry)([x], [other]), 2 * Norm.forward(norm, x))
+        by_columns = x.t().contiguous().t()
+        torch.testing.assert_close(
+            operator(entry)([by_columns], [other]), 2 * Norm.forward(norm, x)
+        )
+
+
 def test_atomics_are_not_used_where_calls_must_repeat(tmp_path: Path, norm: Norm) -> None:
     atomic = TWICE.replace("tl.store(target + place,", "tl.atomic_xchg(target + place,")
     handle = kmem.apply(norm, finished_run(tmp_path / "run", kernel=atomic))

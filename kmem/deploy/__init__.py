@@ -2,6 +2,7 @@
 
 - shipped/: the code that every package holds.
 - beside/: the scripts that lie beside a package: its tests and its benchmark.
+- recording.py: the calls of a module as a table holds them.
 - entries.py: the winner of a run as an entry of a table.
 - card.py: the README of a package: what is in it, how good it is, and whose it is.
 - package.py: an exported package, written and found again.

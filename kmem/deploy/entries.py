@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kmem.deploy.shipped.calls import NoCalls, calls_of
+from kmem.deploy.recording import record_calls
 from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
 from kmem.deploy.shipped.table import Entry, Input, read_entry
 from kmem.devices import named_target
@@ -95,7 +95,7 @@ def _draft(result: Result, name: str) -> Draft:
         "outputs": [_spec_data(graph.node(each).spec) for each in graph.outputs],
         "returns_tuple": graph.returns_tuple,
         "state": [
-            {"name": each.target, "shape": list(each.spec.shape), "dtype": each.spec.dtype}
+            {"name": each.target, **_spec_data(each.spec)}
             for each in graph.placeholders
             if each.kind in ("parameter", "buffer") and each.name in read
         ],
@@ -191,10 +191,10 @@ def _trace_reference(
     inputs: Sequence[dict[str, Any]],
     precision: Precision,
     what: str,
-) -> tuple[list[str], dict[str, str]]:
-    """Names of all parameters of the problem's Model, its fingerprint, and the hash of its calls.
+) -> tuple[list[str], dict[str, Any]]:
+    """Names of all parameters of the problem's Model, its fingerprint, and its calls.
 
-    On fake tensors; the hash is empty where calls do not tell what it computes.
+    On fake tensors.
     """
     given = [
         Input(None, None, None, each["value"])
@@ -211,11 +211,8 @@ def _trace_reference(
             mark = fingerprint(model, given, torch.device("cpu"))
     except NoFingerprint as ex:
         raise OutputError(f"{what} cannot be shipped: its forward cannot be traced: {ex}") from ex
-    try:
-        calls = calls_of(model, given, torch.device("cpu"))
-    except NoCalls:
-        calls = ""
-    return [name for name, _ in model.named_parameters()], {"graph": mark, "calls": calls}
+    marks = {"graph": mark, "calls": record_calls(model, given)}
+    return [name for name, _ in model.named_parameters()], marks
 
 
 def _inputs(graph: OpGraph) -> list[Any]:
