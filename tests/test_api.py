@@ -3,17 +3,21 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import kmem
+from kmem.api import optimizing
 from kmem.api.from_module import write_problem
 from kmem.deploy.package import export_package
 from kmem.errors import OutputError, ProblemError
 from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
+from kmem.records import Run
 from kmem.run.progress import Event
-from tests.shipped_runs import run_without_kmem
+from tests.shipped_runs import KERNEL, finished_run, run_without_kmem
+from tests.test_deploy_apply import Norm
 
 SOFTMAX = """
 import torch
@@ -106,6 +110,46 @@ def test_a_module_without_inputs_and_a_file_with_inputs_are_refused() -> None:
         kmem.optimize(torch.nn.ReLU(), target="h200")
     with pytest.raises(ProblemError, match="leave inputs= out"):
         kmem.optimize("problem.py", inputs=(torch.ones(1),), target="h200")
+
+
+def test_shapes_are_named_as_the_problem_has_them(tmp_path: Path) -> None:
+    module = torch.nn.ReLU()
+    with pytest.raises(ProblemError, match="no named sizes.*shapes="):
+        kmem.optimize(module, shapes="batch=1,8", target="h200")
+    with pytest.raises(ProblemError, match="names none"):
+        kmem.optimize(module, shapes=[], target="h200")
+    with pytest.raises(ProblemError, match="is a file: name its sizes"):
+        kmem.optimize("problem.py", shapes=[(torch.ones(1),)], target="h200")
+
+
+def test_shapes_of_a_module_become_one_package_that_serves_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = KERNEL.replace("def __init__(self, width, eps):", "def __init__(self):")
+    kernel = kernel.replace("torch.rand(width)", "torch.rand(64)")
+    kernel = kernel.replace("self.eps = eps", "self.eps = 1e-6")
+    minutes = []
+
+    def find(run: Run, *more: object) -> SimpleNamespace:
+        minutes.append(run.budget.minutes)
+        there, source = Path(run.out_dir), run.problem.source
+        found = finished_run(there, name=run.problem.name, problem=source, kernel=kernel)
+        return SimpleNamespace(finished=SimpleNamespace(result=found.outcome))
+
+    monkeypatch.setattr(optimizing, "perform", find)
+    norm, rows = Norm().eval(), [torch.randn(rows, 64) for rows in (6, 3, 6)]
+    found = kmem.optimize(
+        norm, shapes=[(x,) for x in rows], target="h200", minutes=4, out=tmp_path / "out"
+    )
+    assert minutes == [2, 2]
+    assert [label for label, _ in found.results] == ["6x64_float32", "3x64_float32"]
+    assert str(found).startswith("2 of 2 shapes have a kernel; 2.00x")
+    assert found._repr_html_().count("<tr>") == 2
+    with torch.no_grad(), kmem.apply(norm, found) as handle:
+        for x in (*rows, torch.randn(4, 64)):
+            torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+        assert [each.served for each in handle.status()] == [2, 1]
+    assert kmem.load(tmp_path / "out" / "package").entries == found.package.entries
 
 
 def test_a_setting_that_does_not_exist_is_refused_by_name() -> None:
