@@ -11,6 +11,7 @@ import torch
 import kmem
 from kmem.api import optimizing
 from kmem.api.from_module import write_problem
+from kmem.deploy.installing import install
 from kmem.deploy.package import export_package
 from kmem.errors import OutputError, ProblemError
 from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
@@ -215,3 +216,5 @@ def test_a_module_is_optimised_loaded_applied_and_exported(tmp_path: Path) -> No
     package = export_package([result], tmp_path / "package")
     done = run_without_kmem(package.directory, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert "4 passed" in done.stdout, done.stdout
+    words = {"trust": True, "force": False, "announce": lambda text: None}
+    assert install(str(package.directory), **words).package.name == "package"

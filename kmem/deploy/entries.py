@@ -17,6 +17,8 @@ from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
 from kmem.deploy.shipped.table import Entry, Input, read_entry
 from kmem.devices import named_target
 from kmem.errors import OutputError
+from kmem.host.syntax import parse_python
+from kmem.measure.bundle import read_bundle
 from kmem.problem.fake import cast_fake_module, quiet_fake_tensors
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import execute_problem
@@ -55,7 +57,7 @@ def draft_entries(results: Sequence[Result]) -> list[Draft]:
 
 
 def entries_of(results: Sequence[Result]) -> tuple[Entry, ...]:
-    """The winners of runs as entries whose kernels lie in the run directories.
+    """The winners of runs as entries whose kernels are the files in the run directories.
 
     Raises OutputError: as `draft_entries` does.
     """
@@ -64,6 +66,7 @@ def entries_of(results: Sequence[Result]) -> tuple[Entry, ...]:
             draft.data
             | {
                 "kernel": result.kernel_path.name,
+                "kernel_sha256": _digest(_read(result.kernel_path, "The run")),
                 "evidence": str(result.evidence_path.relative_to(result.directory)),
             },
             result.directory,
@@ -77,7 +80,8 @@ def _draft(result: Result, name: str) -> Draft:
     best = result.outcome.best
     if best is None:
         raise OutputError(f"{what} has no kernel that beats the best baseline: nothing to ship")
-    kernel, evidence = _read(result.kernel_path, what), _read(result.evidence_path, what)
+    evidence = _read(result.evidence_path, what)
+    kernel = _judged(result, what)
     module = execute_problem(result.run.problem)
     precision = result.run.contract.precision
     graph = trace_problem(module, precision)
@@ -126,6 +130,31 @@ def _read(place: Path | None, what: str) -> str:
             "is remembered"
         )
     return place.read_text(encoding="utf-8")
+
+
+def _judged(result: Result, what: str) -> str:
+    """The winner's text as the judge saw it: the user's file has the evidence in its docstring.
+
+    Raises OutputError: if that file is gone, or its code is not what was judged.
+    """
+    bundle = read_bundle(result.evidence_path)
+    if _code(_read(result.kernel_path, what)) != _code(bundle.kernel_source):
+        raise OutputError(
+            f"{what}: {result.kernel_path} was changed since it was judged; run the problem with "
+            "--start and that file, or copy the kernel from its evidence"
+        )
+    return bundle.kernel_source
+
+
+def _code(text: str) -> str:
+    """What a file does: its text but comments and its docstring."""
+    try:
+        tree = parse_python(text)
+    except (SyntaxError, ValueError):
+        return text
+    if ast.get_docstring(tree, clean=False) is not None:
+        del tree.body[0]
+    return ast.dump(tree)
 
 
 def _refuse_graph(graph: OpGraph, what: str) -> None:
