@@ -11,5 +11,6 @@
 - sources.py: kernels as callers name them: results, packages, and their directories.
 - installed.py: packages that `kmem install` has put on this machine.
 - installing.py: `kmem install`: a package checked, judged again and kept.
+- remembered.py: winners of this machine's own runs, for the backend.
 - backend.py: `torch.compile(model, backend="kmem")`.
 """

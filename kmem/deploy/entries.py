@@ -62,17 +62,26 @@ def entries_of(results: Sequence[Result]) -> tuple[Entry, ...]:
     Raises OutputError: as `draft_entries` does.
     """
     return tuple(
-        read_entry(
-            draft.data
-            | {
-                "kernel": result.kernel_path.name,
-                "kernel_sha256": _digest(_read(result.kernel_path, "The run")),
-                "evidence": str(result.evidence_path.relative_to(result.directory)),
-            },
-            result.directory,
-        )
+        read_entry(_in_place(draft, result), result.directory)
         for draft, result in zip(draft_entries(results), results, strict=True)
     )
+
+
+def row_of(result: Result) -> dict[str, Any]:
+    """A run's winner as a row of a table whose files lie in the run's directory.
+
+    Raises OutputError: as `draft_entries` does.
+    """
+    (draft,) = draft_entries([result])
+    return _in_place(draft, result)
+
+
+def _in_place(draft: Draft, result: Result) -> dict[str, Any]:
+    return draft.data | {
+        "kernel": result.kernel_path.name,
+        "kernel_sha256": _digest(_read(result.kernel_path, "The run")),
+        "evidence": str(result.evidence_path.relative_to(result.directory)),
+    }
 
 
 def _draft(result: Result, name: str) -> Draft:
