@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,12 +12,14 @@ import torch
 import kmem
 from kmem.api import optimizing
 from kmem.api.from_module import write_problem
+from kmem.deploy.bucketed import Bucketed
 from kmem.deploy.installing import install
 from kmem.deploy.package import export_package
 from kmem.errors import OutputError, ProblemError
 from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
-from kmem.records import Run
+from kmem.records import Baseline, Run, Timing
 from kmem.run.progress import Event
+from kmem.run.result import Result
 from tests.shipped_runs import KERNEL, finished_run, run_without_kmem
 from tests.test_deploy_apply import Norm
 
@@ -150,6 +153,14 @@ def test_shapes_of_a_module_become_one_package_that_serves_each(
         for x in (*rows, torch.randn(4, 64)):
             torch.testing.assert_close(norm(x), Norm.forward(norm, x))
         assert [each.served for each in handle.status()] == [2, 1]
+    baselines = (
+        Baseline("eager", Timing(0.02, 0.02, 0.02, 1), True),
+        Baseline("compile", Timing(0.01, 0.01, 0.01, 1), True),
+    )
+    (_, first), (label, last) = found.results
+    nothing = replace(last.outcome, best=None, speedup=None, baselines=baselines)
+    half = Bucketed(((label, first), (label, Result(last.run, nothing))), found.package)
+    assert (half.speedup, half.worst_speedup) == (1.0, 0.5)
     assert kmem.load(tmp_path / "out" / "package").entries == found.package.entries
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrize, prune
 
 import kmem
 from kmem.deploy.entries import entries_of
 from kmem.deploy.package import export_package
-from kmem.deploy.shipped import ops, patch
+from kmem.deploy.shipped import inductor, ops, patch
 from kmem.deploy.shipped.ops import operator
 from kmem.deploy.shipped.patch import Handle
 from kmem.errors import OutputError
@@ -51,6 +52,23 @@ def test_a_view_that_negates_its_memory_is_not_read_as_it_lies(result: Result, n
         assert x.is_neg()
         torch.testing.assert_close(norm(x), Norm.forward(norm, x.resolve_neg()))
     passed_on(handle, "negates or conjugates")
+
+
+def test_on_a_device_that_it_was_not_measured_on_a_kernel_is_not_used(
+    result: Result, norm: Norm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = [("cuda", 7)]
+    monkeypatch.setattr(patch, "devices_for", lambda entry: elsewhere)
+    monkeypatch.setattr(inductor, "devices_for", lambda entry: elsewhere)
+    handle, x = kmem.apply(norm, result), torch.randn(6, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+    passed_on(handle, "it was verified on NVIDIA H200, this call is on cpu")
+    handle.undo()
+    graph = make_fx(lambda x, w: x * w, tracing_mode="fake")(x, norm.weight.detach()).graph
+    kernel_pass = inductor.KernelPass(entries_of([result]))
+    kernel_pass(graph)
+    assert "verified on NVIDIA H200, the graph is on cpu" in str(kernel_pass.report[0])
 
 
 class Doubled(nn.Module):
@@ -185,13 +203,24 @@ def test_a_traced_script_has_the_modules_own_code(result: Result, norm: Norm) ->
     assert handle.status()[0].served == 0
 
 
-def test_a_sparse_or_quantised_argument_is_not_read_as_plain_memory(
-    result: Result, norm: Norm
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_sparse_argument_is_not_read_as_plain_memory(
+    layout: torch.layout, result: Result, norm: Norm
 ) -> None:
     handle = kmem.apply(norm, result)
-    with torch.no_grad(), pytest.raises((RuntimeError, NotImplementedError)):
-        norm(torch.eye(64)[:6].to_sparse())  # its own code cannot either, and says so
-    passed_on(handle, "torch.sparse_coo")
+    sparse = torch.eye(64)[:6].to_sparse(layout=layout)
+    with torch.no_grad(), warnings.catch_warnings(), pytest.raises(RuntimeError):
+        warnings.simplefilter("ignore")
+        norm(sparse)  # its own code cannot either, and says so
+    passed_on(handle, str(layout))
+
+
+def test_a_weight_on_another_device_than_the_input_is_not_read(result: Result, norm: Norm) -> None:
+    handle = kmem.apply(norm, result)
+    norm.weight = nn.Parameter(torch.empty(64, device="meta"))  # as offloading leaves it
+    with torch.no_grad(), pytest.raises(RuntimeError, match="device"):
+        norm(torch.randn(6, 64))  # its own code cannot either
+    passed_on(handle, "tensors are on cpu and on meta")
 
 
 def test_of_two_kernels_for_the_same_inputs_the_tables_first_serves_in_every_process(
