@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrize, prune
 
@@ -256,3 +257,34 @@ def test_offsets_past_32_bits_are_64_bits_wide_or_were_seen_to_work(
     else:
         with pytest.raises(OutputError, match="past 32-bit offsets"):
             entries_of([narrow])
+
+
+@pytest.mark.parametrize("returned", ["x", "out.t().contiguous().t()"])
+def test_an_operator_returns_memory_of_its_own_with_the_strides_that_it_promises(
+    returned: str, tmp_path: Path
+) -> None:
+    kernel = KERNEL.replace("return out", f"return {returned}")
+    known = operator(entries_of([finished_run(tmp_path / "run", kernel=kernel)])[0])
+    x = torch.randn(6, 64)
+    found = known([x], [torch.rand(64)])
+    assert not known.fault
+    assert found.stride() == (64, 1)
+    assert found.data_ptr() != x.data_ptr()
+
+
+def test_an_operator_says_what_it_cannot_do(result: Result) -> None:
+    (entry,) = entries_of([result])
+    known, x = operator(entry), torch.randn(6, 64, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="use the module's own code where gradients"):
+        known([x], [torch.rand(64)]).sum().backward()
+    with FakeTensorMode(), pytest.raises(RuntimeError, match=r"is for .*\(6, 64\)"):
+        known([torch.empty(5, 64)], [torch.empty(64)])
+
+
+def test_weights_of_which_one_takes_the_place_of_another_are_not_taken_for_it(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, x = operator(entries_of([result])[0]), torch.randn(6, 64)
+    monkeypatch.setattr(ops, "id", lambda tensor: 1, raising=False)  # as after one is collected
+    first, second = (known([x], [torch.full((64,), value)]) for value in (1.0, 3.0))
+    torch.testing.assert_close(second, 3 * first)
