@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kmem.api.optimizing import optimize
     from kmem.api.searching import search_skills
     from kmem.deploy.backend import compile_report
+    from kmem.deploy.bucketed import Bucketed
     from kmem.run.result import Result
 
     hookimpl: HookimplMarker
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bucketed",
     "Result",
     "Verdict",
     "apply",
@@ -39,6 +41,7 @@ __all__ = [
 
 #: Where each name of the API is defined.
 _LAZY = {
+    "Bucketed": "kmem.deploy.bucketed",
     "Result": "kmem.run.result",
     "Verdict": "kmem.api.judging",
     "apply": "kmem.api.applying",

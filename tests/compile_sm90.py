@@ -14,13 +14,15 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import torch
 import triton
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime import JITFunction
 
 from kmem.host.imitated_device import ImitatedDevice
@@ -32,6 +34,8 @@ from kmem.skills import load_recipe, load_skill
 from kmem.testing import import_source, trace_source
 
 SKILLS = Path(__file__).parent.parent / "skills"
+#: What is asked of kernels of which nothing is compiled after the first stage.
+FIRST_STAGE = ("ttir", "grid")
 #: How long one question may take, in seconds.
 LIMIT_S = 300.0
 
@@ -43,8 +47,8 @@ def compile_jobs(
 
     Args:
         jobs: skill, problem source, precision and settings of each.
-        stages: the texts wanted of each kernel: "ttgir", "ptx", and "ptxas", which is what that
-            program says of the PTX when it is asked to be verbose.
+        stages: the texts wanted of each kernel: "ttir", "ttgir", "ptx", and "ptxas", which is what
+            that program says of the PTX when it is asked to be verbose; and "grid", its programs.
         read_binaries: whether to count registers, stack and instructions, which takes longer than
             compiling.
     """
@@ -101,6 +105,25 @@ def _end(process: subprocess.Popen, errors: Path) -> None:
 # --- in that process
 
 
+class _Compiled(Exception):
+    """Ends a compilation after its first stage, with what that made."""
+
+
+@contextmanager
+def first_stage_alone() -> Iterator[None]:
+    """While this lasts, compilations end after their first stage, and none is kept in a cache."""
+    further = CUDABackend.make_ttgir
+
+    def end(module: object, *more: object) -> None:
+        raise _Compiled(str(module))
+
+    CUDABackend.make_ttgir = staticmethod(end)
+    try:
+        yield
+    finally:
+        CUDABackend.make_ttgir = further
+
+
 class _Warm:
     """Stands in for a kernel in a launcher: compiles, keeps the result, runs nothing."""
 
@@ -108,9 +131,16 @@ class _Warm:
         self.kernel, self.compiled = kernel, compiled
 
     def __getitem__(self, grid: object):  # noqa: ANN204 - the launch, as Triton has it
-        return lambda *args, **options: self.compiled.append(
-            self.kernel.warmup(*args, grid=(1,), **options)
-        )
+        def launch(*args: object, **options: object) -> None:
+            try:
+                made = self.kernel.warmup(*args, grid=(1,), **options)
+            except _Compiled as ex:
+                name = SimpleNamespace(name=self.kernel.__name__)
+                made = SimpleNamespace(asm={"ttir": str(ex)}, metadata=name)
+            made.launched_grid = grid
+            self.compiled.append(made)
+
+        return launch
 
 
 def warm_launches(module: ModuleType, text: str) -> list:
@@ -145,7 +175,9 @@ def _describe(kernel, question: Mapping) -> dict:  # noqa: ANN001 - what Triton'
     return told | _read_binary(kernel) if question["read_binaries"] else told
 
 
-def _text(kernel, stage: str) -> str:  # noqa: ANN001 - what Triton's warmup returns
+def _text(kernel, stage: str) -> object:  # noqa: ANN001 - what Triton's warmup returns
+    if stage == "grid":
+        return kernel.launched_grid
     if stage != "ptxas":
         return kernel.asm[stage]
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -206,7 +238,9 @@ def _answer(question: Mapping) -> object:
     found = []
     for skill, source, precision, settings in question["jobs"]:
         _, graph = trace_source(source, Precision(precision))
-        kernels = compile_site(graph, skill, precision, settings)
+        is_enough = tuple(question["stages"]) == FIRST_STAGE and not question["read_binaries"]
+        with first_stage_alone() if is_enough else nullcontext():
+            kernels = compile_site(graph, skill, precision, settings)
         found.append([_describe(kernel, question) for kernel in kernels])
     return found
 

@@ -2,18 +2,26 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import kmem
+from kmem.api import optimizing
 from kmem.api.from_module import write_problem
+from kmem.deploy.bucketed import Bucketed
+from kmem.deploy.installing import install
 from kmem.deploy.package import export_package
 from kmem.errors import OutputError, ProblemError
 from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
+from kmem.records import Baseline, Run, Timing
 from kmem.run.progress import Event
-from tests.shipped_runs import run_without_kmem
+from kmem.run.result import Result
+from tests.shipped_runs import KERNEL, finished_run, run_without_kmem
+from tests.test_deploy_apply import Norm
 
 SOFTMAX = """
 import torch
@@ -108,6 +116,54 @@ def test_a_module_without_inputs_and_a_file_with_inputs_are_refused() -> None:
         kmem.optimize("problem.py", inputs=(torch.ones(1),), target="h200")
 
 
+def test_shapes_are_named_as_the_problem_has_them(tmp_path: Path) -> None:
+    module = torch.nn.ReLU()
+    with pytest.raises(ProblemError, match="no named sizes.*shapes="):
+        kmem.optimize(module, shapes="batch=1,8", target="h200")
+    with pytest.raises(ProblemError, match="names none"):
+        kmem.optimize(module, shapes=[], target="h200")
+    with pytest.raises(ProblemError, match="is a file: name its sizes"):
+        kmem.optimize("problem.py", shapes=[(torch.ones(1),)], target="h200")
+
+
+def test_shapes_of_a_module_become_one_package_that_serves_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = KERNEL.replace("def __init__(self, width, eps):", "def __init__(self):")
+    kernel = kernel.replace("torch.rand(width)", "torch.rand(64)")
+    kernel = kernel.replace("self.eps = eps", "self.eps = 1e-6")
+    minutes = []
+
+    def find(run: Run, *more: object) -> SimpleNamespace:
+        minutes.append(run.budget.minutes)
+        there, source = Path(run.out_dir), run.problem.source
+        found = finished_run(there, name=run.problem.name, problem=source, kernel=kernel)
+        return SimpleNamespace(finished=SimpleNamespace(result=found.outcome))
+
+    monkeypatch.setattr(optimizing, "perform", find)
+    norm, rows = Norm().eval(), [torch.randn(rows, 64) for rows in (6, 3, 6)]
+    found = kmem.optimize(
+        norm, shapes=[(x,) for x in rows], target="h200", minutes=4, out=tmp_path / "out"
+    )
+    assert minutes == [2, 2]
+    assert [label for label, _ in found.results] == ["6x64_float32", "3x64_float32"]
+    assert str(found).startswith("2 of 2 shapes have a kernel; 2.00x")
+    assert found._repr_html_().count("<tr>") == 2
+    with torch.no_grad(), kmem.apply(norm, found) as handle:
+        for x in (*rows, torch.randn(4, 64)):
+            torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+        assert [each.served for each in handle.status()] == [2, 1]
+    baselines = (
+        Baseline("eager", Timing(0.02, 0.02, 0.02, 1), True),
+        Baseline("compile", Timing(0.01, 0.01, 0.01, 1), True),
+    )
+    (_, first), (label, last) = found.results
+    nothing = replace(last.outcome, best=None, speedup=None, baselines=baselines)
+    half = Bucketed(((label, first), (label, Result(last.run, nothing))), found.package)
+    assert (half.speedup, half.worst_speedup) == (1.0, 0.5)
+    assert kmem.load(tmp_path / "out" / "package").entries == found.package.entries
+
+
 def test_a_setting_that_does_not_exist_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="takes no minute; it takes rounds, minutes"):
         kmem.optimize("problem.py", minute=3)
@@ -171,3 +227,5 @@ def test_a_module_is_optimised_loaded_applied_and_exported(tmp_path: Path) -> No
     package = export_package([result], tmp_path / "package")
     done = run_without_kmem(package.directory, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     assert "4 passed" in done.stdout, done.stdout
+    words = {"trust": True, "force": False, "announce": lambda text: None}
+    assert install(str(package.directory), **words).package.name == "package"

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import kmem
+from kmem.deploy.shipped import patch
 from kmem.deploy.shipped.patch import Handle
 from kmem.errors import OutputError
 from kmem.run.result import Result
@@ -287,6 +288,21 @@ def test_several_runs_serve_several_shapes(result: Result, model: Stack, tmp_pat
             x = torch.randn(rows, 64)
             torch.testing.assert_close(model.first(x), Norm.forward(model.first, x))
     assert served(handle) == [1, 2, 0, 0]
+
+
+def test_a_call_finds_its_kernel_among_many_by_one_look_up(
+    result: Result, model: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [finished_run(tmp_path / str(rows), rows=rows, name=f"n{rows}") for rows in (3, 4, 5)]
+    kmem.apply(model, *others, result)
+
+    def walk(*row: object) -> str:
+        raise AssertionError("a row was compared with the call")
+
+    monkeypatch.setattr(patch, "objection_to_inputs", walk)
+    with torch.no_grad():
+        x = torch.randn(6, 64)
+        torch.testing.assert_close(model.first(x), Norm.forward(model.first, x))
 
 
 def test_compiled_models_have_the_kernel_in_one_graph_and_compile_once(

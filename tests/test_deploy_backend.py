@@ -4,6 +4,7 @@ import logging
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.decomposition import select_decomp_table
 
 import kmem
+from kmem.deploy import backend
 from kmem.deploy.backend import Both, compile_graph
 from kmem.deploy.entries import entries_of
 from kmem.deploy.shipped.inductor import KernelPass
@@ -238,9 +240,29 @@ class Watching(CustomGraphPass):
         return None
 
 
-def test_a_pass_of_the_users_own_runs_too(kernel_pass: KernelPass) -> None:
+def test_a_pass_of_the_users_own_runs_too(
+    kernel_pass: KernelPass, monkeypatch: pytest.MonkeyPatch
+) -> None:
     theirs = Watching()
     both = Both(theirs, kernel_pass)
     both(fx.Graph())
     assert theirs.seen == 1
     assert both.uuid() is None
+
+    def give_pass(graph: object, inputs: object, config_patches: dict[str, Any]) -> Any:
+        return config_patches["joint_custom_pre_pass"]
+
+    monkeypatch.setattr(backend, "compile_fx", give_pass)
+    empty = fx.GraphModule(nn.Module(), fx.Graph())
+    compile_graph(empty, [], options={"joint_custom_pre_pass": theirs})(fx.Graph())
+    assert theirs.seen == 2
+
+
+def test_a_kernel_whose_output_lies_otherwise_is_not_put_in_its_place(result: Result) -> None:
+    (entry,) = entries_of([result])
+    (output,) = entry.outputs
+    columns = KernelPass([replace(entry, outputs=(replace(output, stride=(1, 6)),))])
+    model, x = Norm(), torch.randn(6, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(model, columns)(x), model(x))
+    assert "would have strides (1, 6), not (64, 1)" in columns.report[0].reason

@@ -122,6 +122,22 @@ def test_a_hub_kernel_is_loaded_and_kernelized(tmp_path: Path) -> None:
         torch.testing.assert_close(fast(x[:5]), expected[:5])
 
 
+def test_what_is_shipped_is_what_was_judged_and_nothing_that_was_edited_since(
+    tmp_path: Path,
+) -> None:
+    run = finished_run(tmp_path / "run")
+    # as runs leave it: the docstring says what became of the kernel
+    run.kernel_path.write_text(KERNEL.replace("a row a program.", "a row a program. Fast."))
+    package = export_package([run], tmp_path / "package")
+    assert package.entries[0].kernel.read_text() == KERNEL
+    with torch.no_grad(), kmem.apply(_norm(), run) as handle:
+        assert handle.replaced == [""]
+    for text in (KERNEL.replace("x * scale", "x + scale"), "no Python:"):
+        run.kernel_path.write_text(text)
+        with pytest.raises(OutputError, match="was changed since it was judged"):
+            export_package([run], tmp_path / "other")
+
+
 def test_a_run_without_its_evidence_is_refused(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
     run.evidence_path.unlink()
@@ -132,6 +148,7 @@ def test_a_run_without_its_evidence_is_refused(tmp_path: Path) -> None:
 def test_every_exported_operator_takes_what_the_table_says(tmp_path: Path) -> None:
     package = export_package([finished_run(tmp_path / "a")], tmp_path / "p")
     (row,) = json.loads((tmp_path / "p" / "p" / "table.json").read_text())["entries"]
-    assert row["state"] == [{"name": "weight", "shape": [64], "dtype": "float32"}]
+    weight = {"name": "weight", "shape": [64], "stride": [1], "dtype": "float32"}
+    assert row["state"] == [weight]
     assert (package.directory / "p" / row["kernel"]).read_text() == KERNEL
     assert (package.directory / "p" / row["evidence"]).is_file()

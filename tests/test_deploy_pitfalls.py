@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import parametrize, prune
 
 import kmem
 from kmem.deploy.entries import entries_of
 from kmem.deploy.package import export_package
-from kmem.deploy.shipped import ops, patch
+from kmem.deploy.shipped import inductor, ops, patch
 from kmem.deploy.shipped.ops import operator
 from kmem.deploy.shipped.patch import Handle
 from kmem.errors import OutputError
@@ -53,6 +55,23 @@ def test_a_view_that_negates_its_memory_is_not_read_as_it_lies(result: Result, n
     passed_on(handle, "negates or conjugates")
 
 
+def test_on_a_device_that_it_was_not_measured_on_a_kernel_is_not_used(
+    result: Result, norm: Norm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = [("cuda", 7)]
+    monkeypatch.setattr(patch, "devices_for", lambda entry: elsewhere)
+    monkeypatch.setattr(inductor, "devices_for", lambda entry: elsewhere)
+    handle, x = kmem.apply(norm, result), torch.randn(6, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+    passed_on(handle, "it was verified on NVIDIA H200, this call is on cpu")
+    handle.undo()
+    graph = make_fx(lambda x, w: x * w, tracing_mode="fake")(x, norm.weight.detach()).graph
+    kernel_pass = inductor.KernelPass(entries_of([result]))
+    kernel_pass(graph)
+    assert "verified on NVIDIA H200, the graph is on cpu" in str(kernel_pass.report[0])
+
+
 class Doubled(nn.Module):
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         return 2 * weight
@@ -76,6 +95,27 @@ def test_a_weight_that_is_wrapped_later_is_what_the_module_says(
     with torch.no_grad():
         torch.testing.assert_close(norm(x), type(norm).forward(norm, x))
     passed_on(handle, "computed from others")
+
+
+def test_a_weight_that_is_laid_out_otherwise_is_not_read_as_the_kernels(
+    result: Result, norm: Norm
+) -> None:
+    other = nn.Parameter(torch.rand(128)[::2])
+    handle, x = kmem.apply(norm, result), torch.randn(6, 64)
+    with torch.no_grad():
+        norm.weight = other  # as of somebody who ties or transposes weights
+        torch.testing.assert_close(norm(x), Norm.forward(norm, x))
+        passed_on(handle, "weight is not what")
+        handle.undo()
+        assert "its weight has strides (2,), the kernel is for (1,)" in str(
+            kmem.apply(norm, result)
+        )
+        (entry,) = entries_of([result])
+        torch.testing.assert_close(operator(entry)([x], [other]), 2 * Norm.forward(norm, x))
+        by_columns = x.t().contiguous().t()
+        torch.testing.assert_close(
+            operator(entry)([by_columns], [other]), 2 * Norm.forward(norm, x)
+        )
 
 
 def test_atomics_are_not_used_where_calls_must_repeat(tmp_path: Path, norm: Norm) -> None:
@@ -164,13 +204,24 @@ def test_a_traced_script_has_the_modules_own_code(result: Result, norm: Norm) ->
     assert handle.status()[0].served == 0
 
 
-def test_a_sparse_or_quantised_argument_is_not_read_as_plain_memory(
-    result: Result, norm: Norm
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_sparse_argument_is_not_read_as_plain_memory(
+    layout: torch.layout, result: Result, norm: Norm
 ) -> None:
     handle = kmem.apply(norm, result)
-    with torch.no_grad(), pytest.raises((RuntimeError, NotImplementedError)):
-        norm(torch.eye(64)[:6].to_sparse())  # its own code cannot either, and says so
-    passed_on(handle, "torch.sparse_coo")
+    sparse = torch.eye(64)[:6].to_sparse(layout=layout)
+    with torch.no_grad(), warnings.catch_warnings(), pytest.raises(RuntimeError):
+        warnings.simplefilter("ignore")
+        norm(sparse)  # its own code cannot either, and says so
+    passed_on(handle, str(layout))
+
+
+def test_a_weight_on_another_device_than_the_input_is_not_read(result: Result, norm: Norm) -> None:
+    handle = kmem.apply(norm, result)
+    norm.weight = nn.Parameter(torch.empty(64, device="meta"))  # as offloading leaves it
+    with torch.no_grad(), pytest.raises(RuntimeError, match="device"):
+        norm(torch.randn(6, 64))  # its own code cannot either
+    passed_on(handle, "tensors are on cpu and on meta")
 
 
 def test_of_two_kernels_for_the_same_inputs_the_tables_first_serves_in_every_process(
@@ -206,3 +257,34 @@ def test_offsets_past_32_bits_are_64_bits_wide_or_were_seen_to_work(
     else:
         with pytest.raises(OutputError, match="past 32-bit offsets"):
             entries_of([narrow])
+
+
+@pytest.mark.parametrize("returned", ["x", "out.t().contiguous().t()"])
+def test_an_operator_returns_memory_of_its_own_with_the_strides_that_it_promises(
+    returned: str, tmp_path: Path
+) -> None:
+    kernel = KERNEL.replace("return out", f"return {returned}")
+    known = operator(entries_of([finished_run(tmp_path / "run", kernel=kernel)])[0])
+    x = torch.randn(6, 64)
+    found = known([x], [torch.rand(64)])
+    assert not known.fault
+    assert found.stride() == (64, 1)
+    assert found.data_ptr() != x.data_ptr()
+
+
+def test_an_operator_says_what_it_cannot_do(result: Result) -> None:
+    (entry,) = entries_of([result])
+    known, x = operator(entry), torch.randn(6, 64, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="use the module's own code where gradients"):
+        known([x], [torch.rand(64)]).sum().backward()
+    with FakeTensorMode(), pytest.raises(RuntimeError, match=r"is for .*\(6, 64\)"):
+        known([torch.empty(5, 64)], [torch.empty(64)])
+
+
+def test_weights_of_which_one_takes_the_place_of_another_are_not_taken_for_it(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, x = operator(entries_of([result])[0]), torch.randn(6, 64)
+    monkeypatch.setattr(ops, "id", lambda tensor: 1, raising=False)  # as after one is collected
+    first, second = (known([x], [torch.full((64,), value)]) for value in (1.0, 3.0))
+    torch.testing.assert_close(second, 3 * first)

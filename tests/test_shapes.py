@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ from click.testing import CliRunner
 import kmem
 from kmem.cli import cli
 from kmem.errors import ProblemError
-from kmem.plugins import build_plugin_manager, collect
+from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.load import execute_problem, load_problem
 from kmem.problem.shapes import label_of, problem_at, read_shapes
-from kmem.records import Problem
+from kmem.records import Problem, Run
+from tests.shipped_runs import PROBLEM, finished_run
 
 TEXT = """
 import torch
@@ -86,25 +88,33 @@ def test_the_problem_at_a_shape_has_its_sizes_and_nothing_else(
     assert module.get_init_inputs() == [10]
 
 
-@pytest.mark.slow
 def test_a_range_becomes_a_table_that_serves_each_of_its_shapes(
-    problem: Problem, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, registry = tmp_path / "out", collect(build_plugin_manager())
-    words = ["optimize", problem.path, "--shapes", "batch=1,2 seq=20", "--target", "h200"]
-    words += ["--rounds", "0", "--minutes", "2", "--out", str(out), "--json"]
-    done = CliRunner().invoke(cli, words, obj=registry)
+    minutes = []
+
+    def find(run: Run, registry: Registry) -> SimpleNamespace:
+        """A run that found a kernel, in a moment."""
+        minutes.append(run.budget.minutes)
+        source = run.problem.source
+        found = finished_run(Path(run.out_dir), name=run.problem.name, problem=source)
+        return SimpleNamespace(finished=SimpleNamespace(result=found.outcome))
+
+    monkeypatch.setattr("kmem.cli.actions.shapes.carry_out", find)
+    place, out = tmp_path / "norm.py", tmp_path / "out"
+    place.write_text(f"ROWS = 6\n{PROBLEM}")
+    words = ["optimize", str(place), "--shapes", "rows=3..4,40", "--target", "h200"]
+    words += ["--minutes", "3", "--out", str(out), "--json"]
+    done = CliRunner().invoke(cli, words, obj=collect(build_plugin_manager()))
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout.splitlines()[-1])
-    assert [row["shape"] for row in told["shapes"]] == [
-        {"BATCH": 2, "SEQ": 20},
-        {"BATCH": 1, "SEQ": 20},
-    ]
-    model = execute_problem(problem).Model(96).eval()
+    assert [row["shape"] for row in told["shapes"]] == [{"ROWS": n} for n in (40, 4, 3)]
+    assert minutes == [1, 1, 1]
+    model = execute_problem(load_problem(place)).Model(64, 1e-6)
     with torch.no_grad():
         handle = kmem.apply(model, kmem.load(told["package"]))
-        for rows in (20, 40, 30, 40):
-            x = torch.randn(rows, 96)
+        for rows in (4, 40, 30, 40):
+            x = torch.randn(rows, 64)
             torch.testing.assert_close(model(x), type(model).forward(model, x))
-    assert sorted(each.served for each in handle.status()) == [1, 2]
+    assert [each.served for each in handle.status()] == [2, 1, 0]
     assert handle.status()[0].passed_on == 1

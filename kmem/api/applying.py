@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from kmem.deploy.bucketed import Bucketed
 from kmem.deploy.package import Package
 from kmem.deploy.shipped.patch import Handle
 from kmem.deploy.shipped.patch import apply as bind
@@ -9,7 +10,7 @@ from kmem.deploy.sources import entries_from
 from kmem.run.result import Result
 
 
-def apply(model: nn.Module, *sources: Result | Package) -> Handle:
+def apply(model: nn.Module, *sources: Result | Bucketed | Package) -> Handle:
     """Bind kernels to those modules of a model that compute what the kernels were made for.
 
     Only `forward` of single instances is replaced. Calls that a kernel does not support (other

@@ -35,13 +35,16 @@ def get_inputs():
 '''
 
 
-def write_problem(model: nn.Module, inputs: Sequence[object], directory: Path) -> Path:
+def write_problem(
+    model: nn.Module, inputs: Sequence[object], directory: Path, label: str = ""
+) -> Path:
     """Write a problem file for a module and example inputs; returns its path.
 
     Args:
         model: in the mode in which it is to be made fast.
         inputs: the positional arguments of one forward; tensors give shape, dtype and spread.
         directory: where the file goes, named after the module's class.
+        label: tells it from others of the module.
 
     Raises ProblemError: if the module cannot be exported, or keeps what a file cannot say.
     """
@@ -61,7 +64,7 @@ def write_problem(model: nn.Module, inputs: Sequence[object], directory: Path) -
         inputs="\n".join(f"        {_write_value(value)}," for value in inputs),
     )
     directory.mkdir(parents=True, exist_ok=True)
-    place = directory / f"{name.lower()}.py"
+    place = directory / f"{name.lower()}{'_' if label else ''}{label}.py"
     place.write_text(text, encoding="utf-8")
     return place
 

@@ -1,6 +1,7 @@
 """`torch.compile(model, backend="kmem")`: Inductor, with kernels for what they compute.
 
-Kernels come from installed packages (`kmem install`), and from those named in the options:
+Kernels come from what the options name, from installed packages (`kmem install`), and from the
+winners of this machine's own runs, which `"memory": False` leaves out:
 
     torch.compile(model, backend="kmem", options={"packages": [package_or_result, "DIR"]})
 
@@ -18,6 +19,7 @@ from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from kmem.deploy.installed import installed_entries
+from kmem.deploy.remembered import remembered_entries
 from kmem.deploy.shipped.inductor import KernelPass, Replacement
 from kmem.deploy.shipped.ops import operator_name
 from kmem.deploy.shipped.table import Entry
@@ -52,24 +54,29 @@ def compile_graph(
     """Compile a graph of Dynamo's as Inductor does, with kernels where they fit.
 
     Args:
-        options: Inductor's, and `packages`: what `kmem.apply` takes, beside what is installed.
+        options: Inductor's; `packages`: what `kmem.apply` takes, beside what is installed; and
+            `memory`: whether the winners of this machine's runs are used (default: True).
         mode: Inductor's, such as reduce-overhead.
 
     Raises OutputError: if something in `packages` is no package and no run.
     """
     settings = {**(list_mode_options(mode) if mode else {}), **(options or {})}
     given = entries_from(settings.pop("packages", ()))
-    ours = _pass_of((*given, *installed_entries()))
+    remembered = remembered_entries(graph) if settings.pop("memory", True) else ()
+    ours = _pass_of((*given, *installed_entries(), *remembered))
     theirs = settings.get(_PASS) or torch._inductor.config.joint_custom_pre_pass
     settings[_PASS] = Both(theirs, ours) if theirs is not None else ours
     return compile_fx(graph, inputs, config_patches=settings)
 
 
 def _pass_of(entries: tuple[Entry, ...]) -> KernelPass:
-    """One pass for the same entries: graphs of one model share its patterns."""
-    key = tuple(operator_name(entry) for entry in entries)
+    """One pass for the same entries, each once: graphs of one model share its patterns."""
+    by_name: dict[str, Entry] = {}
+    for entry in entries:
+        by_name.setdefault(operator_name(entry), entry)
+    key = tuple(by_name)
     if key not in _passes:
-        _passes[key] = KernelPass(entries)
+        _passes[key] = KernelPass(tuple(by_name.values()))
     return _passes[key]
 
 

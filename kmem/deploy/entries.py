@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kmem.deploy.shipped.calls import NoCalls, calls_of
+from kmem.deploy.recording import record_calls
 from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
 from kmem.deploy.shipped.table import Entry, Input, read_entry
 from kmem.devices import named_target
 from kmem.errors import OutputError
+from kmem.host.syntax import parse_python
+from kmem.measure.bundle import read_bundle
 from kmem.problem.fake import cast_fake_module, quiet_fake_tensors
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import execute_problem
@@ -55,21 +57,31 @@ def draft_entries(results: Sequence[Result]) -> list[Draft]:
 
 
 def entries_of(results: Sequence[Result]) -> tuple[Entry, ...]:
-    """The winners of runs as entries whose kernels lie in the run directories.
+    """The winners of runs as entries whose kernels are the files in the run directories.
 
     Raises OutputError: as `draft_entries` does.
     """
     return tuple(
-        read_entry(
-            draft.data
-            | {
-                "kernel": result.kernel_path.name,
-                "evidence": str(result.evidence_path.relative_to(result.directory)),
-            },
-            result.directory,
-        )
+        read_entry(_in_place(draft, result), result.directory)
         for draft, result in zip(draft_entries(results), results, strict=True)
     )
+
+
+def row_of(result: Result) -> dict[str, Any]:
+    """A run's winner as a row of a table whose files lie in the run's directory.
+
+    Raises OutputError: as `draft_entries` does.
+    """
+    (draft,) = draft_entries([result])
+    return _in_place(draft, result)
+
+
+def _in_place(draft: Draft, result: Result) -> dict[str, Any]:
+    return draft.data | {
+        "kernel": result.kernel_path.name,
+        "kernel_sha256": _digest(_read(result.kernel_path, "The run")),
+        "evidence": str(result.evidence_path.relative_to(result.directory)),
+    }
 
 
 def _draft(result: Result, name: str) -> Draft:
@@ -77,7 +89,8 @@ def _draft(result: Result, name: str) -> Draft:
     best = result.outcome.best
     if best is None:
         raise OutputError(f"{what} has no kernel that beats the best baseline: nothing to ship")
-    kernel, evidence = _read(result.kernel_path, what), _read(result.evidence_path, what)
+    evidence = _read(result.evidence_path, what)
+    kernel = _judged(result, what)
     module = execute_problem(result.run.problem)
     precision = result.run.contract.precision
     graph = trace_problem(module, precision)
@@ -95,7 +108,7 @@ def _draft(result: Result, name: str) -> Draft:
         "outputs": [_spec_data(graph.node(each).spec) for each in graph.outputs],
         "returns_tuple": graph.returns_tuple,
         "state": [
-            {"name": each.target, "shape": list(each.spec.shape), "dtype": each.spec.dtype}
+            {"name": each.target, **_spec_data(each.spec)}
             for each in graph.placeholders
             if each.kind in ("parameter", "buffer") and each.name in read
         ],
@@ -126,6 +139,31 @@ def _read(place: Path | None, what: str) -> str:
             "is remembered"
         )
     return place.read_text(encoding="utf-8")
+
+
+def _judged(result: Result, what: str) -> str:
+    """The winner's text as the judge saw it: the user's file has the evidence in its docstring.
+
+    Raises OutputError: if that file is gone, or its code is not what was judged.
+    """
+    bundle = read_bundle(result.evidence_path)
+    if _code(_read(result.kernel_path, what)) != _code(bundle.kernel_source):
+        raise OutputError(
+            f"{what}: {result.kernel_path} was changed since it was judged; run the problem with "
+            "--start and that file, or copy the kernel from its evidence"
+        )
+    return bundle.kernel_source
+
+
+def _code(text: str) -> str:
+    """What a file does: its text but comments and its docstring."""
+    try:
+        tree = parse_python(text)
+    except (SyntaxError, ValueError):
+        return text
+    if ast.get_docstring(tree, clean=False) is not None:
+        del tree.body[0]
+    return ast.dump(tree)
 
 
 def _refuse_graph(graph: OpGraph, what: str) -> None:
@@ -191,10 +229,10 @@ def _trace_reference(
     inputs: Sequence[dict[str, Any]],
     precision: Precision,
     what: str,
-) -> tuple[list[str], dict[str, str]]:
-    """Names of all parameters of the problem's Model, its fingerprint, and the hash of its calls.
+) -> tuple[list[str], dict[str, Any]]:
+    """Names of all parameters of the problem's Model, its fingerprint, and its calls.
 
-    On fake tensors; the hash is empty where calls do not tell what it computes.
+    On fake tensors.
     """
     given = [
         Input(None, None, None, each["value"])
@@ -211,11 +249,8 @@ def _trace_reference(
             mark = fingerprint(model, given, torch.device("cpu"))
     except NoFingerprint as ex:
         raise OutputError(f"{what} cannot be shipped: its forward cannot be traced: {ex}") from ex
-    try:
-        calls = calls_of(model, given, torch.device("cpu"))
-    except NoCalls:
-        calls = ""
-    return [name for name, _ in model.named_parameters()], {"graph": mark, "calls": calls}
+    marks = {"graph": mark, "calls": record_calls(model, given)}
+    return [name for name, _ in model.named_parameters()], marks
 
 
 def _inputs(graph: OpGraph) -> list[Any]:

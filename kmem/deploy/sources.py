@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from kmem.deploy.bucketed import Bucketed
 from kmem.deploy.entries import entries_of
 from kmem.deploy.package import Package, find_package
 from kmem.deploy.shipped.table import Entry
+from kmem.errors import OutputError
 from kmem.run.loading import load_run
 from kmem.run.result import Result
 
-Source = Result | Package | str | Path
+Source = Result | Bucketed | Package | str | Path
 
 
 def find_source(place: str | Path) -> Result | Package:
@@ -27,10 +29,14 @@ def find_source(place: str | Path) -> Result | Package:
 def entries_from(sources: Sequence[Source]) -> tuple[Entry, ...]:
     """The entries of several sources, in their order.
 
-    Raises OutputError: if one is no package and no run, or a run has no kernel.
+    Raises OutputError: if one is no package and no run, or has no kernel.
     """
     entries: list[Entry] = []
     for source in sources:
         found = find_source(source) if isinstance(source, str | Path) else source
+        if isinstance(found, Bucketed):
+            if found.package is None:
+                raise OutputError(f"{found}: nothing to ship")
+            found = found.package
         entries += found.entries if isinstance(found, Package) else entries_of([found])
     return tuple(entries)

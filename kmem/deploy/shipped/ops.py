@@ -23,7 +23,8 @@ import torch
 from kmem.deploy.shipped.launches import can_trace, traceable_kernel
 from kmem.deploy.shipped.sharing import holder_of, make_shell
 from kmem.deploy.shipped.supports import is_capturing
-from kmem.deploy.shipped.table import Entry, load_kernel, load_original
+from kmem.deploy.shipped.table import Entry, Input, State, load_kernel, load_original
+from kmem.deploy.shipped.warm_start import warm_start
 
 _registered: dict[str, "Operator"] = {}
 
@@ -56,6 +57,7 @@ class Operator:
         self._originals = _Shells(entry, original=True)
         self._shells.of(())  # a kernel that cannot be an operator is refused here
         self._tensors = sum(each.is_tensor for each in entry.inputs)
+        self._strides = [each.stride for each in _taken(entry)]
         self._proven: set[torch.device] = set()  # where a first call went well
         self.fault = ""  # why the kernel is no longer tried
         #: Whether a compiler sees the launches; to it the operator is opaque otherwise.
@@ -94,7 +96,8 @@ class Operator:
         if self.fault or is_capturing(device):  # a compiler must not run under capture
             return self._run(self._originals, tensors)
         try:
-            found = self._run(self._shells, tensors)
+            with warm_start():
+                found = self._run(self._shells, tensors)
         except Exception as ex:  # noqa: BLE001  # a driver or compiler that is missing
             if os.environ.get("KMEM_STRICT") == "1":
                 raise
@@ -105,7 +108,8 @@ class Operator:
         self._proven.add(device)
         return found
 
-    def _run(self, shells: "_Shells", tensors: Sequence[torch.Tensor]) -> Any:
+    def _run(self, shells: "_Shells", given: Sequence[torch.Tensor]) -> Any:
+        tensors = _as_verified(given, self._strides)
         inputs = _arguments(self.entry, tensors[: self._tensors])
         shell = shells.of(tensors[self._tensors :])
         with torch.no_grad(), shell:
@@ -141,8 +145,10 @@ def _make_launch(entry: Entry) -> Callable[..., Any]:
     kernel = traceable_kernel(entry)
     make_shell(entry, kernel)
     tensors = sum(each.is_tensor for each in entry.inputs)
+    strides = [each.stride for each in _taken(entry)]
 
-    def launch(*given: torch.Tensor) -> Any:
+    def launch(*unknown: torch.Tensor) -> Any:
+        given = _as_verified(unknown, strides)
         # no shell is kept: what a kernel keeps of fake tensors must not meet the next trace
         shell = _Shell(make_shell(entry, kernel), entry, given[tensors:])
         with shell:
@@ -167,25 +173,38 @@ def _arguments(entry: Entry, tensors: Sequence[torch.Tensor]) -> list[Any]:
 
 def _stand_ins(entry: Entry) -> list[torch.Tensor]:
     """Tensors without memory, as the operator takes them."""
-    tensors = [
+    return [
         torch.empty_strided(each.shape, each.stride, dtype=each.dtype, device="meta")
-        for each in entry.inputs
-        if each.is_tensor
+        for each in _taken(entry)
     ]
-    return tensors + [
-        torch.empty(each.shape, dtype=each.dtype, device="meta") for each in entry.state
-    ]
+
+
+def _taken(entry: Entry) -> list[Input | State]:
+    """What an operator takes: the tensors of a forward, then what it reads of its state."""
+    return [*(each for each in entry.inputs if each.is_tensor), *entry.state]
+
+
+def _as_verified(
+    tensors: Sequence[torch.Tensor], strides: Sequence[tuple[int, ...]]
+) -> list[torch.Tensor]:
+    """Arguments of an operator with the strides that its kernel was verified at."""
+    return [_restride(*each) for each in zip(tensors, strides, strict=True)]
+
+
+def _restride(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A tensor with these strides: itself, or a copy."""
+    if tuple(tensor.stride()) == stride:
+        return tensor
+    return torch.empty_strided(
+        tensor.shape, stride, dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
 
 
 def _as_imagined(output: torch.Tensor, stride: tuple[int, ...], own: set[int]) -> torch.Tensor:
     """The output in the memory that an operator promises: its own, with the strides named."""
     if output.numel() and output.untyped_storage().data_ptr() in own:
         output = output.clone()
-    if tuple(output.stride()) == stride:
-        return output
-    return torch.empty_strided(
-        output.shape, stride, dtype=output.dtype, device=output.device
-    ).copy_(output)
+    return _restride(output, stride)
 
 
 def _refuse_backward(ctx: Any, *gradients: Any) -> Any:

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from kmem.deploy.shipped.calls import NoCalls, calls_of
+from kmem.deploy.shipped.calls import NoCalls, follow_calls
 from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
 from kmem.deploy.shipped.ops import Operator, operator
 from kmem.deploy.shipped.sharing import CannotShare, holder_of, make_shell, share_state
@@ -36,6 +36,7 @@ from kmem.deploy.shipped.supports import (
     objection_to_tensors,
 )
 from kmem.deploy.shipped.table import Entry, PackageError
+from kmem.deploy.shipped.warm_start import warm_start
 
 #: What a kernel can read in an ordinary call, and what tracers put in its place.
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -154,32 +155,32 @@ def _fit(module: nn.Module, entry: Entry) -> tuple["Kernel | None", str]:
             return None, ""
         if found.dtype != each.dtype:
             return None, f"its {each.name} is of {found.dtype}, the kernel is for {each.dtype}"
+        if tuple(found.stride()) != each.stride:
+            strides = f"{tuple(found.stride())}, the kernel is for {each.stride}"
+            return None, f"its {each.name} has strides {strides}"
     device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
     try:
-        if not _computes(module, entry, device):
-            return None, _why_another(module, entry)
-        return Kernel(entry, module), ""
+        objection = _objection_to_computation(module, entry, device)
+        return (None, objection) if objection else (Kernel(entry, module), "")
     except (NoFingerprint, CannotShare, PackageError) as ex:
         return None, str(ex)
 
 
-def _computes(module: nn.Module, entry: Entry, device: torch.device) -> bool:
-    """Whether a module computes what an entry's kernel does, from inputs of the entry's shapes.
+def _objection_to_computation(module: nn.Module, entry: Entry, device: torch.device) -> str:
+    """Why a module computes something else than an entry's kernel, from inputs of its shapes.
 
     Raises NoFingerprint: if that cannot be told.
     """
     try:
-        if calls_of(module, entry.inputs, device) == entry.calls:
-            return True
-    except NoCalls:
-        pass
-    return fingerprint(module, entry.inputs, device) == entry.graph
-
-
-def _why_another(module: nn.Module, entry: Entry) -> str:
+        follow_calls(module, entry.inputs, entry.calls, device)
+        return ""
+    except NoCalls as ex:
+        difference = str(ex)
+    if fingerprint(module, entry.inputs, device) == entry.graph:
+        return ""
     text = "it computes something else than the kernel from such inputs"
     if module.training is entry.training:
-        return text
+        return f"{text}: {difference}"
     here, there = ("training", "eval") if module.training else ("eval", "training")
     return f"{text} (it is in {here} mode, the kernel was made in {there} mode)"
 
@@ -247,7 +248,11 @@ class Kernel:
 
     def _objection_to_state(self) -> str | None:
         for each, tensor in zip(self.entry.state, self._read_state(), strict=True):
-            if tensor is None or tuple(tensor.shape) != each.shape or tensor.dtype != each.dtype:
+            if tensor is None or (tensor.shape, tensor.stride(), tensor.dtype) != (
+                each.shape,
+                each.stride,
+                each.dtype,
+            ):
                 return f"{each.name} is not what the kernel was written for"
         for module, training in self._modes:
             if module.training is not training:
@@ -283,7 +288,8 @@ class Kernel:
             return original(*inputs)  # a compiler must not run under capture: warm up before it
         started = time.perf_counter()
         try:
-            found = self._shell(*inputs)
+            with warm_start():
+                found = self._shell(*inputs)
         except Exception as ex:  # noqa: BLE001  # a driver or compiler that is missing
             if os.environ.get("KMEM_STRICT") == "1":
                 raise

@@ -71,7 +71,10 @@ def make_pattern(entry: Entry, device: torch.device) -> Pattern:
             for each in entry.inputs
             if each.is_tensor
         ]
-        tensors += [torch.empty(s.shape, dtype=s.dtype, device=device) for s in entry.state]
+        tensors += [
+            torch.empty_strided(each.shape, each.stride, dtype=each.dtype, device=device)
+            for each in entry.state
+        ]
         aot_function(call, keep, inference_compiler=keep, decompositions=select_decomp_table())(
             *tensors
         )

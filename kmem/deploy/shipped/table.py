@@ -40,7 +40,18 @@ class State:
 
     name: str
     shape: tuple[int, ...]
+    stride: tuple[int, ...]
     dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Call:
+    """One ATen call of a module's forward."""
+
+    text: str  # the operator and its arguments
+    #: A tensor or a plain value as `Input`, the name of an argument that is returned, or a list of
+    #: such; None for the return of the forward.
+    made: Any
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ class Entry:
 
     name: str
     graph: str  # fingerprint of the module that it replaces
-    calls: str  # hash of its ATen calls; empty where they do not tell what it computes
+    calls: tuple[Call, ...]  # of that module; empty where they do not tell what it computes
     inputs: tuple[Input, ...]
     outputs: tuple[Input, ...]
     returns_tuple: bool
@@ -85,12 +96,17 @@ def read_entry(data: dict[str, Any], root: Path) -> Entry:
     return Entry(
         data["name"],
         data["graph"],
-        data["calls"],
+        read_calls(data["calls"]),
         tuple(_read_input(each) for each in data["inputs"]),
         tuple(_read_input(each) for each in data["outputs"]),
         data["returns_tuple"],
         tuple(
-            State(each["name"], tuple(each["shape"]), getattr(torch, each["dtype"]))
+            State(
+                each["name"],
+                tuple(each["shape"]),
+                tuple(each["stride"]),
+                getattr(torch, each["dtype"]),
+            )
             for each in data["state"]
         ),
         tuple(data["parameters"]),
@@ -108,6 +124,17 @@ def _read_input(data: dict[str, Any]) -> Input:
     if "value" in data:
         return Input(None, None, None, data["value"])
     return Input(tuple(data["shape"]), tuple(data["stride"]), getattr(torch, data["dtype"]))
+
+
+def read_calls(data: list[Any]) -> tuple[Call, ...]:
+    """Calls from their pairs of a text and what each made."""
+    return tuple(Call(text, _read_made(made)) for text, made in data)
+
+
+def _read_made(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_read_made(each) for each in data]
+    return _read_input(data) if isinstance(data, dict) else data
 
 
 def load_kernel(entry: Entry) -> type[torch.nn.Module]:

@@ -93,6 +93,28 @@ class Winners(Tables):
         take(self._of_operators(key), limit, exact=False, distance=math.inf)
         return found
 
+    def withdrawn(self, kernels: Sequence[str]) -> set[tuple[str, str]]:
+        """Those kernels (hash and architecture) that must not be used, whatever they passed.
+
+        Each was refused on that architecture, or everything that it passed there was retracted.
+
+        Args:
+            kernels: hashes of their texts.
+        """
+        rows = self._storage.read(
+            f"""
+            select o.source_hash, o.arch
+            from outcomes o
+            left join retractions r on r.outcome_hash = o.hash
+            where o.source_hash in (select value from json_each(?))
+            group by o.source_hash, o.arch
+            having max(o.status in {REFUSALS} and r.outcome_hash is null)
+                or not max(o.status = 'passed' and r.outcome_hash is null)
+            """,
+            [json.dumps(list(kernels))],
+        )
+        return {(str(row["source_hash"]), str(row["arch"])) for row in rows}
+
     def _of_graph(self, graph_hash: str, key: GraphKey) -> list[Row]:
         """Winners on a graph, under the conditions of a key."""
         return self._storage.read(_OF_GRAPH, [graph_hash, *key.conditions, _MAX_ROWS])
