@@ -19,6 +19,7 @@ FLOORS = (
     ("serialize", "vocabulary", "counters"),
     ("host",),
     ("devices",),
+    ("engines",),
     ("problem",),
     ("recipes", "rewrites"),
     ("algebra", "codegen"),

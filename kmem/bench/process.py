@@ -19,7 +19,7 @@ from kmem.bench.problems import BenchProblem
 from kmem.bench.purse import Purse
 from kmem.bench.results import Settings
 from kmem.bench.rows import Exit
-from kmem.errors import BUDGET_SPENT, TargetError
+from kmem.errors import BUDGET_SPENT
 from kmem.host.cores import POOL_VARIABLE, name_pool
 from kmem.host.environment import CORES_VARIABLE
 from kmem.host.process_group import kill_group
@@ -36,20 +36,6 @@ _GRACE_S = 20.0
 _POLL_S = 0.1
 _KMEM = (sys.executable, "-P", "-m", "kmem")
 _PROGRESS = re.compile(r"(\w+) +(.*?)  \[(.*)\]")
-
-
-def visible_gpus(count: int) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each of `count` GPUs that this process sees.
-
-    Raises:
-        TargetError: if there are fewer.
-    """
-    import torch  # counting them needs its driver calls; `kmem bench --help` does not
-
-    if count > (found := torch.cuda.device_count()):
-        raise TargetError(f"There are {found} GPUs here, not {count}; lower --gpus or leave it out")
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",")[:count] if named else [str(index) for index in range(count)]
 
 
 class OptimizeProcess:

@@ -19,7 +19,7 @@ from kmem.bench.page import (
     write_page,
 )
 from kmem.bench.problems import BenchProblem, find_problems
-from kmem.bench.process import OptimizeProcess, visible_gpus
+from kmem.bench.process import OptimizeProcess
 from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
 from kmem.bench.rows import Row
@@ -33,6 +33,7 @@ from kmem.cli.options.bench import BenchOptions
 from kmem.devices import resolve_target
 from kmem.errors import MemoryStoreError
 from kmem.explore.models.cost.budget import Spending
+from kmem.host.visible_gpus import visible_gpus
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.records import Budget

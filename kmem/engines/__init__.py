@@ -1,0 +1,9 @@
+"""Where work is done: on this machine, on a Ray cluster, or by Slurm.
+
+- executor.py: the contract of an executor: single jobs, and a crew of workers for many.
+- warden.py: starts a job and ends it when whoever wanted it is gone.
+- single_job.py: one job in a directory of its own, followed to its end.
+- scheduler.py: which worker gets which work when, and what a lost worker costs.
+- desk.py: a scheduler in a thread of its own, for callers that wait for single works.
+- local.py: the executor of this machine.
+"""
