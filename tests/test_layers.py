@@ -33,6 +33,7 @@ FLOORS = (
     STAGES,
     ("curate", "default_plugins"),
     ("run",),
+    ("away",),
     ("deploy",),
     ("api",),
     ("learning", "mcp", "testing"),

@@ -127,10 +127,14 @@ def test_a_worker_gets_one_job_ahead_only_while_there_is_enough_for_all() -> Non
     team = Team(Worker("a", ahead=1), Worker("b", ahead=1))
     for number in range(5):
         team.add(f"w{number}", 9 - number)
-    # three wait for two workers: one ahead; the two that are left go to whoever is free first
-    assert team.happens() == [("a", "w0"), ("b", "w1"), ("a", "w2"), ("b", "w3")]
-    assert team.happens((Ended, "w1")) == []
+    # three wait for two workers: one is given ahead; the rest goes to whoever is free first
+    assert team.happens() == [("a", "w0"), ("b", "w1"), ("a", "w2")]
+    assert team.happens((Ended, "w1")) == [("b", "w3")]
     assert team.happens((Ended, "w3")) == [("b", "w4")]
+    # and b, which has nothing left to do, takes over what a was given ahead
+    assert team.happens((Ended, "w4")) == [("b", "w2")] and team.crew.cancelled == ["w2"]
+    team.happens((Ended, "w0"), (Ended, "w2"))
+    assert team.scheduler.is_done
 
 
 def test_a_lost_worker_is_one_line_and_its_work_goes_on_elsewhere() -> None:

@@ -35,6 +35,7 @@ _LIMIT_EXTRA_S = 1200.0
 _GRACE_S = 20.0
 _POLL_S = 0.1
 _KMEM = (sys.executable, "-P", "-m", "kmem")
+#: "stage text  [where it stands]", as kmem/cli/optimize.py prints it.
 _PROGRESS = re.compile(r"(\w+) +(.*?)  \[(.*)\]")
 
 
@@ -143,9 +144,7 @@ class OptimizeProcess:
         if begun is None:
             # left by a bench that was killed; its measurements would be taken for this run's
             shutil.rmtree(run_directory, ignore_errors=True)
-        minutes = self.settings.minutes * _LIMIT_OVER_BUDGET
-        limit_s = 60 * (minutes + (self.settings.baseline_minutes or 0.0)) + _LIMIT_EXTRA_S
-        limit_s *= self._crowded
+        limit_s = self._crowded * run_limit_s(self.settings)
         started = time.monotonic()
         # The output goes to a file, so that only one pipe has to be read. A session of its own
         # keeps a Ctrl-C on the terminal away from the run: the schedule decides who is interrupted.
@@ -180,25 +179,37 @@ class OptimizeProcess:
         self, problem: BenchProblem, run_directory: Path, usd: float | None = None
     ) -> list[str]:
         """The command line that runs a problem."""
-        asked = self.settings
-        options = {
-            "--precision": asked.precision,
-            "--purity": asked.purity,
-            "--memory": asked.memory,
-            "--rounds": str(asked.rounds),
-            "--minutes": str(asked.minutes),
-            "--candidates": str(asked.candidates),
-            "--baselines": asked.baselines,
-        }
-        if asked.baseline_minutes is not None:
-            options["--baseline-minutes"] = str(asked.baseline_minutes)
-        if asked.target:
-            options["--target"] = asked.target
-        if usd is not None and asked.authors:
-            options["--usd"] = f"{usd:.6f}"
-        options["--out"] = str(run_directory)
-        words = [*_KMEM, "optimize", problem.path, *chain.from_iterable(options.items())]
-        return [*words, *asked.authors, "--json"]
+        return [*_KMEM, *optimize_words(self.settings, problem.path, str(run_directory), usd)]
+
+
+def run_limit_s(settings: Settings) -> float:
+    """When a run that has not ended is ended, in seconds."""
+    minutes = settings.minutes * _LIMIT_OVER_BUDGET
+    return 60 * (minutes + (settings.baseline_minutes or 0.0)) + _LIMIT_EXTRA_S
+
+
+def optimize_words(
+    asked: Settings, problem: str, run_directory: str, usd: float | None = None
+) -> list[str]:
+    """What kmem is told to run a problem, without the program itself."""
+    options = {
+        "--precision": asked.precision,
+        "--purity": asked.purity,
+        "--memory": asked.memory,
+        "--rounds": str(asked.rounds),
+        "--minutes": str(asked.minutes),
+        "--candidates": str(asked.candidates),
+        "--baselines": asked.baselines,
+    }
+    if asked.baseline_minutes is not None:
+        options["--baseline-minutes"] = str(asked.baseline_minutes)
+    if asked.target:
+        options["--target"] = asked.target
+    if usd is not None and asked.authors:
+        options["--usd"] = f"{usd:.6f}"
+    options["--out"] = run_directory
+    words = ["optimize", problem, *chain.from_iterable(options.items())]
+    return [*words, *asked.authors, "--json"]
 
 
 def resume_command(run_id: str) -> list[str]:
@@ -207,15 +218,18 @@ def resume_command(run_id: str) -> list[str]:
 
 
 def _follow(stderr: IO[str], log: Path, on_stage: Callable[[str, str], None]) -> None:
-    """Keep what a run says and pass its progress on.
-
-    A line is "stage text  [where it stands]", as kmem/cli/optimize.py prints it.
-    """
+    """Keep what a run says and pass its progress on."""
     with stderr, open(log, "w", encoding="utf-8", buffering=1) as kept:
         for line in stderr:
             kept.write(line)
-            if match := _PROGRESS.fullmatch(line.rstrip("\n")):
-                on_stage(match[1], match[2])
+            if stage := read_stage(line.rstrip("\n")):
+                on_stage(*stage)
+
+
+def read_stage(line: str) -> tuple[str, str] | None:
+    """Stage and text of a progress line; None if it is none."""
+    match = _PROGRESS.fullmatch(line)
+    return (match[1], match[2]) if match else None
 
 
 def _wait(process: subprocess.Popen, stop: threading.Event, deadline: float) -> tuple[bool, bool]:

@@ -44,6 +44,12 @@ def bench(
     GPU. --minutes-per-problem then limits the judging, and the same command goes on after a kill. A
     suite file is JSON that lists problems with sizes, such as problems/landscapes.json.
 
+    With --executor the problems run on other machines. This process alone writes the database: each
+    worker gets a copy, and what its run commits comes back as it goes. A worker that is lost costs
+    one line, and its problem goes on from what had come back. Only workers whose card and versions
+    are those of the first one measure. With GPUs the share of time that each of them was held is
+    told at the end.
+
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """
     if options.record is None:
@@ -51,9 +57,9 @@ def bench(
         needed_models(registry, options)
         from kmem.cli.actions.bench import run_bench  # loads torch
 
-        run_bench(paths, options, as_json=as_json)
+        run_bench(paths, options, registry, as_json=as_json)
         return
-    if options.gpus is not None:
+    if options.gpus is not None and options.where.executor == "local":
         raise click.UsageError(
             "--gpus does not go with --record, which measures on one GPU; record parts of a suite "
             "with --only."

@@ -6,4 +6,8 @@
 - scheduler.py: which worker gets which work when, and what a lost worker costs.
 - desk.py: a scheduler in a thread of its own, for callers that wait for single works.
 - local.py: the executor of this machine.
+- ray_crew.py: the executor of a Ray cluster.
+- ray_actor.py: what runs in a worker process of Ray.
+- slurm_crew.py: the executor of a Slurm cluster, by submitit.
+- card.py: which GPU this is, in what state, and how it differs from another.
 """

@@ -15,13 +15,20 @@ _TURN_S = 0.1
 class Desk:
     """Takes works from several threads. A context manager, whose end ends the crew."""
 
-    def __init__(self, crew: Crew, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        note: Callable[[str], None],
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
         """Begin to wait for works.
 
         Args:
             note: as for `Scheduler`; called from a thread of its own.
+            at_end: called by that thread when it ends.
         """
         self._crew = crew
+        self._at_end = at_end
         self._scheduler = Scheduler(crew, note)
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._closed = threading.Event()
@@ -54,6 +61,7 @@ class Desk:
             self._error = ex
         finally:
             self._crew.close()
+            self._at_end()
 
     def __enter__(self) -> "Desk":
         return self

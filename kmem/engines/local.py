@@ -1,6 +1,7 @@
 """The executor of this machine: a process for each job."""
 
 import queue
+import socket
 import threading
 from collections.abc import Callable, Sequence
 
@@ -42,10 +43,11 @@ class LocalExecutor(Executor):
         """A worker for each GPU that is wanted, and those without."""
         gpus = [] if wanted.gpus == 0 else visible_gpus(wanted.gpus)
         cpus = wanted.cpus if wanted.cpus is not None else int(not gpus)
+        host = socket.gethostname()
         return LocalCrew(
             [
-                *(Worker(f"gpu-{gpu}", gpu=gpu, at_once=wanted.jobs) for gpu in gpus),
-                *(Worker(f"cpu-{number}") for number in range(cpus)),
+                *(Worker(f"gpu-{gpu}", host, gpu, wanted.jobs) for gpu in gpus),
+                *(Worker(f"cpu-{number}", host) for number in range(cpus)),
             ]
         )
 

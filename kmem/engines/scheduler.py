@@ -119,6 +119,7 @@ class Scheduler:
         self._waiting: dict[bool, list[tuple[float, int, str]]] = {False: [], True: []}
         self._idle: dict[bool, list[tuple[int, int, str]]] = {False: [], True: []}
         self._counts = {False: 0, True: 0}  # workers
+        self._ahead: dict[bool, dict[str, None]] = {False: {}, True: {}}  # tickets not begun
         self._order = 0
         self._next_look = -math.inf
 
@@ -180,7 +181,7 @@ class Scheduler:
                     heapq.heappop(waiting)  # cancelled
                     continue
                 # ahead only while there is enough for everybody
-                if load >= worker.at_once and len(waiting) < self._counts[gpu]:
+                if load >= worker.at_once and len(waiting) <= self._counts[gpu]:
                     break
                 chosen = heapq.heappop(waiting)
                 failed_at = self._failed_at.get(chosen[2], ())
@@ -191,6 +192,22 @@ class Scheduler:
                 self._place(self._known[chosen[2]], worker)
             for entry in aside:
                 heapq.heappush(waiting, entry)
+            if not waiting and idle:
+                self._take_over(gpu)
+
+    def _take_over(self, gpu: bool) -> None:
+        """Have a worker that has nothing to do take over what another was given ahead."""
+        name = self._idle[gpu][0][2]
+        ahead = self._ahead[gpu]
+        if self._has.get(name) or name not in self.workers:
+            return
+        others = [ticket for ticket in ahead if self._placed[ticket].worker != name]
+        if others:
+            self._crew.cancel(others[-1])
+            work = self._placed[others[-1]].work
+            self._begun[work.key] -= 1
+            self._take_back(others[-1])
+            self._place(work, self.workers[name])
 
     def _place(self, work: Work, worker: Worker) -> None:
         self._begun[work.key] = self._begun.get(work.key, 0) + 1
@@ -198,6 +215,8 @@ class Scheduler:
         ticket = f"{work.key}#{self._order}"
         self._placed[ticket] = _Placed(work, worker.id)
         self._tickets[work.key] = ticket
+        if len(self._has[worker.id]) >= worker.at_once:
+            self._ahead[work.gpu][ticket] = None
         self._has[worker.id].add(ticket)
         self._crew.start(worker, ticket, work.job(worker), timeout_s=work.limit_s)
         self._offer(worker)
@@ -205,6 +224,8 @@ class Scheduler:
     def _take_back(self, ticket: str) -> _Placed | None:
         """The work of a ticket, whose worker has room again; None if it is known no more."""
         placed = self._placed.pop(ticket, None)
+        if placed is not None:
+            self._ahead[placed.work.gpu].pop(ticket, None)
         if placed is not None and placed.worker in self.workers:
             self._has[placed.worker].discard(ticket)
             self._offer(self.workers[placed.worker])
@@ -219,6 +240,7 @@ class Scheduler:
             return  # of a work that was cancelled, or is done
         elif isinstance(event, Began):
             placed = self._placed[event.ticket]
+            self._ahead[placed.work.gpu].pop(event.ticket, None)
             placed.deadline = self._clock() + placed.work.limit_s + _OVERDUE_S
             placed.work.listener.began(self.workers[placed.worker])
         elif isinstance(event, Said):
@@ -247,6 +269,7 @@ class Scheduler:
         what = f"; begun again: {keys}" if keys else ""
         self._note(f"worker {name} is lost: {reason}{what}")
         for ticket in sorted(tickets):
+            self._ahead[bool(worker.gpu)].pop(ticket, None)
             self._again(self._placed.pop(ticket).work, f"worker {name} was lost: {reason}")
 
     def _end(self, ticket: str, result: JobResult) -> None:

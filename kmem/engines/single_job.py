@@ -60,10 +60,6 @@ class SingleJob:
         """Have the job end; one that has not begun ends the moment it begins."""
         self._cancelled.set()
 
-    @property
-    def was_cancelled(self) -> bool:
-        return self._cancelled.is_set()
-
     def run(self) -> JobResult:
         """Run to the end or the time limit.
 

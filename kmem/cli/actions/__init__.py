@@ -8,7 +8,9 @@
 - replay.py: walk a finished run again.
 - judge.py: judge one kernel, or repeat a bundle.
 - termination.py: SIGTERM taken for a Ctrl-C.
+- crews.py: crews of other machines, by the name of an executor.
 - bench.py: run many problems.
+- bench_away.py: the same on the workers of a crew.
 - record.py: record the landscapes of many problems.
 - ablate.py: compare searches with and without memory on recorded landscapes.
 - try_recipe.py: try the recipe of a skill on a problem.

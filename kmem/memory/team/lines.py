@@ -100,6 +100,12 @@ def read_lines(file: Path) -> Iterator[Line]:
         ) from ex
 
 
+def read_texts(texts: Iterable[str], place: str) -> Iterator[Line]:
+    """Lines that came another way than by a file. Raises MemoryStoreError as `read_lines` does."""
+    for number, text in enumerate(texts, start=1):
+        yield _read_line(text, f"{place}:{number}")
+
+
 def build_entry(line: Line) -> LedgerEntry:
     """The outcome of a line, ready for the ledger.
 

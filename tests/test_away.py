@@ -1,0 +1,112 @@
+"""Runs on workers: what they commit is carried home, and a lost one goes on where it was."""
+
+import os
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_bench import PROBLEM, SETTINGS
+
+from kmem.away.home import Home
+from kmem.away.runner import CrewRunner
+from kmem.bench.problems import BenchProblem
+from kmem.bench.rows import Exit, RowStatus, make_row
+from kmem.engines.desk import Desk
+from kmem.engines.executor import Wanted
+from kmem.engines.local import LocalExecutor
+from kmem.memory.store import Memory
+from kmem.records import RunState
+
+
+@pytest.fixture
+def bench_directory(tmp_path: Path) -> Path:
+    for name in ("logs", "runs"):
+        (tmp_path / "bench" / name).mkdir(parents=True)
+    return tmp_path / "bench"
+
+
+def silu(tmp_path: Path) -> BenchProblem:
+    file = tmp_path / "problems" / "silu.py"
+    file.parent.mkdir()
+    file.write_text(PROBLEM.replace("ROWS = 512", "ROWS = 4").replace("COLS = 4096", "COLS = 64"))
+    return BenchProblem("silu", str(file), "0123456789abcdef")
+
+
+def run_away(
+    tmp_path: Path, directory: Path, problem: BenchProblem, watch=lambda lines: None
+) -> tuple[Exit | None, list[str]]:
+    """Run a problem on a local worker that shares nothing with the memory of the bench."""
+    notes: list[str] = []
+    lines: list[str] = []
+
+    def stage(name: str, text: str) -> None:
+        lines.append(f"{name} {text}")
+        watch(lines)
+
+    home = Home(directory / "copies", tmp_path / "home" / "kmem.db")
+    crew = LocalExecutor().hire(Wanted(gpus=0, cpus=1), notes.append)
+    with Desk(crew, notes.append, home.close) as desk:
+        settings = replace(SETTINGS, rounds=0, minutes=5.0, candidates=3, baselines="eager")
+        runner = CrewRunner(desk, home, settings, directory, gpu=False)
+        return runner(problem, stage, threading.Event()), notes
+
+
+def rows_of(memory: Memory, table: str) -> list[dict]:
+    return memory.storage.read(f"select * from {table}")
+
+
+@pytest.mark.slow
+def test_a_run_whose_worker_is_killed_goes_on_with_what_it_had_and_comes_home(
+    tmp_path: Path, bench_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
+    monkeypatch.setenv("KMEM_DB", str(tmp_path / "worker" / "kmem.db"))  # what a worker has
+    problem = silu(tmp_path)
+    run_directory = bench_directory / "runs" / problem.key
+    database = tmp_path / "home" / "kmem.db"
+    database.parent.mkdir()
+    Memory(database).close()
+    seen: list[str] = []
+
+    def kill_once(lines: list[str]) -> None:
+        with Memory.to_read(database) as memory:
+            seen.extend(row["kernel"] for row in rows_of(memory, "attempts"))
+        if seen:
+            kill_away_process()
+
+    end, _ = run_away(tmp_path, bench_directory, problem, kill_once)
+    assert seen and end is not None and end.code == -signal.SIGKILL
+    seen = list(dict.fromkeys(seen))
+
+    end, notes = run_away(tmp_path, bench_directory, problem)
+    row = make_row(problem, end, measured=False)
+    assert row.status in (RowStatus.PASSED, RowStatus.BASELINE_IS_BEST), end.stderr
+    assert row.result["report"] == str(run_directory / "report.md") and notes == []
+    assert (run_directory / "report.md").is_file()
+    with Memory(database) as memory:
+        (entry,) = memory.run_entries.all()  # the same run
+        kernels = [row["kernel"] for row in rows_of(memory, "attempts")]
+        # the first ones are those of before, and none was tried twice
+        assert kernels[: len(seen)] == seen and len(kernels) == len(set(kernels))
+        assert entry.state is RunState.FINISHED and entry.run.out_dir == str(run_directory)
+        assert entry.run.problem.path == problem.path
+    assert not (tmp_path / "worker" / "kmem.db").exists()
+
+
+def kill_away_process() -> None:
+    """Kill the worker's side of a run, and nothing else of this machine."""
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            of_us = int(
+                (Path("/proc") / str(parent) / "stat").read_text().rpartition(")")[2].split()[1]
+            )
+        except (OSError, ValueError, IndexError):
+            continue
+        if b"kmem.away.process" in words and of_us == os.getpid() and b"-S" not in words:
+            os.kill(int(process.name), signal.SIGKILL)
