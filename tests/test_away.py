@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from test_bench import PROBLEM, SETTINGS
 
+from kmem.away.ceilings import compare_rates
 from kmem.away.home import Home
 from kmem.away.runner import CrewRunner
 from kmem.bench.problems import BenchProblem
 from kmem.bench.rows import Exit, RowStatus, make_row
+from kmem.devices import named_target
+from kmem.engines.card import Card, marks_of, read_answer, unfit_for
 from kmem.engines.desk import Desk
 from kmem.engines.executor import Wanted
 from kmem.engines.local import LocalExecutor
@@ -110,3 +113,57 @@ def kill_away_process() -> None:
             continue
         if b"kmem.away.process" in words and of_us == os.getpid() and b"-S" not in words:
             os.kill(int(process.name), signal.SIGKILL)
+
+
+VERSIONS = (("kmem", "0.1.0"), ("torch", "2.11"))
+ANSWER = "GPU-1a, NVIDIA H200, 570.1, 1980, 700.00, 41, 0x0000000000000000\n"
+
+
+def test_a_card_is_read_from_what_nvidia_smi_answers() -> None:
+    card = read_answer(ANSWER, "4711\n4712\n", VERSIONS)
+    assert (card.uuid, card.name, card.others) == ("GPU-1a", "NVIDIA H200", 2)
+    assert card.max_clock_mhz == 1980
+    assert not card.slowed and Card.from_json(card.to_json()) == card
+    part = read_answer(ANSWER.replace("700.00", "[N/A]"), "", VERSIONS)
+    assert part.power_limit_w == 0.0
+    assert read_answer("", "", VERSIONS).uuid == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "versions", "unfit", "marks"),
+    [
+        (ANSWER, VERSIONS, [], []),
+        (ANSWER.replace("H200", "H100"), VERSIONS, ["it is a NVIDIA H100, not a NVIDIA H200"], []),
+        (ANSWER, (("kmem", "0.1.0"), ("torch", "2.12")), ["torch 2.12, not 2.11"], []),
+        (ANSWER.replace("1980", "1755"), VERSIONS, ["highest clock 1755, not 1980"], []),
+        (ANSWER.replace("700.00", "690.00"), VERSIONS, [], []),
+        (ANSWER.replace("700.00", "500.00"), VERSIONS, ["power limit 500, not 700"], []),
+        (ANSWER.replace("570.1", "575.2"), VERSIONS, [], ["driver 575.2, others 570.1"]),
+        (ANSWER.replace(" 41,", " 86,"), VERSIONS, [], ["86 degrees"]),
+        (
+            ANSWER.replace("0x0000000000000000", "0x0000000000000020"),
+            VERSIONS,
+            [],
+            ["its clock is lowered for power or heat"],
+        ),
+        ("", VERSIONS, ["it is a machine without a GPU, not a NVIDIA H200"], None),
+    ],
+)
+def test_what_differs_between_cards_is_unfit_or_marked(
+    answer: str, versions, unfit: list[str], marks: list[str] | None
+) -> None:
+    reference = read_answer(ANSWER, "", VERSIONS)
+    card = read_answer(answer, "", versions)
+    found = unfit_for(card, reference)
+    assert found[: len(unfit)] == unfit and bool(found) == bool(unfit)
+    if marks is not None:
+        assert marks_of(card, reference) == marks
+
+
+def test_rates_that_differ_by_more_than_three_in_a_hundred_are_named() -> None:
+    device = named_target("h200")
+    near = replace(device, dram_bytes_per_s=device.dram_bytes_per_s * 0.98)
+    far = replace(device, dram_bytes_per_s=device.dram_bytes_per_s * 0.95)
+    assert compare_rates(near, device) == []
+    (reason,) = compare_rates(far, device)
+    assert reason.startswith("copying at ")

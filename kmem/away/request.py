@@ -6,11 +6,13 @@ from dataclasses import asdict, dataclass
 #: The request, in the job's directory.
 REQUEST = "request.json"
 #: Where the database, the skills beside it, and the problem are put, in the job's directory.
-MEMORY, SKILLS, PROBLEM = "memory/kmem.db", "memory/skills", "problem"
+MEMORY, SKILLS = "memory/kmem.db", "memory/skills"
+PROBLEM = "problem"
 #: Where the run works, in the job's directory.
 RUN = "out/run"
 #: How lines on stdout begin that are not the run's own.
-NEWS, CARD, UNFIT = "kmem-news ", "kmem-card ", "kmem-unfit "
+NEWS, CARD = "kmem-news ", "kmem-card "
+UNFIT = "kmem-unfit "
 #: The exit code of a worker whose card is not fit. Source: sysexits.h, EX_TEMPFAIL.
 EXIT_UNFIT = 75
 

@@ -81,15 +81,12 @@ def read_answer(found: str, apps: str, versions: tuple[tuple[str, str], ...]) ->
     values = [value.strip() for value in found.strip().split("\n")[0].split(",")]
     if len(values) != len(_QUERY):
         return Card(socket.gethostname(), versions=versions)
-    clock, power, heat = (_number(value) for value in values[3:6])
     reasons = int(values[6], 16) if values[6].startswith("0x") else 0
     others = len([line for line in apps.splitlines() if line.strip().isdigit()])
     return Card(
         socket.gethostname(),
         *values[:3],
-        clock,
-        power,
-        heat,
+        *(_number(value) for value in values[3:6]),
         bool(reasons & _SLOWED),
         others,
         versions,

@@ -12,18 +12,24 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 from kmem.engines.executor import Job, JobResult, Worker
 from kmem.engines.local import GRACE_S, at_worker
 from kmem.engines.single_job import SingleJob
 from kmem.errors import ExecutorError
 
-#: What is told of a job: that it began, lines with their streams, and how it ended.
-Told: TypeAlias = "tuple[str, list[tuple[str, str]], JobResult | None, str]"
-
 #: Lines are told together where they come at once.
 _GATHER_S = 0.05
+
+
+class Told(NamedTuple):
+    """What is told of a job: that it `began`, what it `said`, or that it `ended` or `failed`."""
+
+    kind: str
+    lines: tuple[tuple[str, str], ...] = ()  # each with its stream
+    result: JobResult | None = None
+    reason: str = ""
 
 
 class JobActor:
@@ -55,7 +61,7 @@ class JobActor:
             names: of the job's inputs, whose contents follow.
         """
         if ticket in self._cancelled:
-            yield "failed", [], None, "cancelled before it began"
+            yield Told("failed", reason="cancelled before it began")
             return
         place = Path(tempfile.mkdtemp(prefix="kmem-inputs-"))
         try:
@@ -85,19 +91,19 @@ class JobActor:
 
         thread = threading.Thread(target=work)
         thread.start()
-        yield "began", [], None, ""
+        yield Told("began")
         while thread.is_alive() or not lines.empty():
             thread.join(_GATHER_S)
             found = []
             while not lines.empty():
                 found.append(lines.get())
             if found:
-                yield "said", found, None, ""
+                yield Told("said", tuple(found))
         self._jobs.pop(ticket, None)
         if isinstance(ended[0], ExecutorError):
-            yield "failed", [], None, str(ended[0])
+            yield Told("failed", reason=str(ended[0]))
         else:
-            yield "ended", [], ended[0], ""
+            yield Told("ended", result=ended[0])
 
     def cancel(self, ticket: str) -> None:
         """End a job, or do not begin it."""

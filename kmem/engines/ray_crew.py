@@ -217,12 +217,11 @@ class RayCrew(Crew):
             return []
         except self._ray.exceptions.RayError as ex:  # what it told went with its node
             return self._lose(worker, ex)
-        kind, lines, result, reason = told
-        if kind == "began":
+        if told.kind == "began":
             return [Began(ticket)]
-        if kind == "said":
-            return [Said(ticket, name, text) for name, text in lines]
-        return [Ended(ticket, result)] if kind == "ended" else [Failed(ticket, reason)]
+        if told.kind == "said":
+            return [Said(ticket, name, text) for name, text in told.lines]
+        return [Ended(ticket, told.result) if told.result else Failed(ticket, told.reason)]
 
     def _lose(self, worker: str, error: Exception) -> list[Event]:
         for stream, (name, ticket) in list(self._streams.items()):

@@ -300,8 +300,8 @@ def _read_address(address: str) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {}
     further: dict[str, Any] = {}
     for word in address.split(",") if address != "auto" else ():
-        name, has_value, value = word.strip().partition("=")
-        if not has_value:
+        name, value = [*word.strip().split("=", 1), ""][:2]
+        if not value:
             raise ExecutorError(
                 f"'{word}' is no option of sbatch; write --address partition=gpu,account=ml"
             )

@@ -16,7 +16,8 @@ from kmem.learning.landscape import Landscape, LandscapeDirectory
 from kmem.records import content_hash
 from kmem.serialize import from_data, from_json, to_data, to_json
 
-_REQUEST, _LANDSCAPES, _TRIALS = "request.json", "landscapes", "trials.json"
+_REQUEST, _TRIALS = "request.json", "trials.json"
+_LANDSCAPES = "landscapes"
 _STEP_S = 1.0
 
 
