@@ -10,4 +10,5 @@
 - ray_actor.py: what runs in a worker process of Ray.
 - slurm_crew.py: the executor of a Slurm cluster, by submitit.
 - card.py: which GPU this is, in what state, and how it differs from another.
+- nodes.py: the machines of a cluster side by side: what differs between them.
 """

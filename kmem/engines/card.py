@@ -6,6 +6,7 @@ compiles, or another clock makes a card unfit. What passes, such as heat, is onl
 
 import json
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -91,6 +92,21 @@ def read_answer(found: str, apps: str, versions: tuple[tuple[str, str], ...]) ->
         others,
         versions,
     )
+
+
+def look_around(gpus: int) -> dict[str, str]:
+    """Versions and cards of the machine that runs this, by name."""
+    cards = [read_card(str(number)) for number in range(gpus)]
+    versions = {name: _version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), **versions} | {
+        f"gpu {number}": (
+            f"{card.name}, driver {card.driver}, {card.max_clock_mhz:g} MHz, "
+            f"{card.power_limit_w:g} W"
+            if card.name
+            else "not seen by nvidia-smi"
+        )
+        for number, card in enumerate(cards)
+    }
 
 
 def unfit_for(card: Card, reference: Card) -> list[str]:

@@ -1,10 +1,12 @@
 """The executor of this machine: a process for each job."""
 
+import os
 import queue
 import socket
 import threading
 from collections.abc import Callable, Sequence
 
+from kmem.engines.card import look_around
 from kmem.engines.executor import (
     Began,
     Crew,
@@ -15,6 +17,7 @@ from kmem.engines.executor import (
     Job,
     JobResult,
     Joined,
+    Node,
     Said,
     Wanted,
     Worker,
@@ -50,6 +53,11 @@ class LocalExecutor(Executor):
                 *(Worker(f"cpu-{number}", host) for number in range(cpus)),
             ]
         )
+
+    def nodes(self, address: str = "auto") -> list[Node]:
+        """This machine."""
+        cores, gpus = len(os.sched_getaffinity(0)), len(visible_gpus(None))
+        return [Node(socket.gethostname(), cores, gpus, look_around(gpus))]
 
 
 class LocalCrew(Crew):

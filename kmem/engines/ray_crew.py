@@ -5,13 +5,12 @@ before their turn comes, and says which actor is gone. Every node needs the same
 """
 
 import logging
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kmem.engines.card import read_card
+from kmem.engines.card import look_around
 from kmem.engines.executor import (
     Began,
     Crew,
@@ -288,21 +287,9 @@ def _ask_node(node: dict[str, Any]) -> Node:
     room, host = node["Resources"], node["NodeManagerHostname"]
     cores, gpus = int(room.get("CPU", 0)), int(room.get("GPU", 0))
     there = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-    ask = ray.remote(num_cpus=0, scheduling_strategy=there)(_look_around)
+    ask = ray.remote(num_cpus=0, scheduling_strategy=there)(look_around)
     try:
         facts = ray.get(ask.remote(gpus), timeout=_NODE_S)
     except (ray.exceptions.RayError, ImportError) as ex:
         return Node(host, cores, gpus, {}, f"no answer: {first_line(ex)[:200]}")
     return Node(host, cores, gpus, facts)
-
-
-def _look_around(gpus: int) -> dict[str, str]:
-    """Versions and cards of the node that runs this."""
-    cards = [read_card(str(number)) for number in range(gpus)] or [read_card("")]
-    facts = {"python": platform.python_version(), **dict(cards[0].versions)}
-    for number, card in enumerate(cards if gpus else ()):
-        facts[f"gpu {number}"] = (
-            f"{card.name or 'not seen by nvidia-smi'}, driver {card.driver}, "
-            f"{card.max_clock_mhz:g} MHz, {card.power_limit_w:g} W"
-        )
-    return facts

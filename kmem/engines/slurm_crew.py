@@ -8,8 +8,10 @@ share, so that nothing but Slurm needs to reach a node.
 import json
 import logging
 import os
+import re
 import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +30,7 @@ from kmem.engines.executor import (
     Job,
     JobResult,
     Joined,
+    Node,
     Said,
     Wanted,
     Worker,
@@ -88,6 +91,32 @@ class SlurmExecutor(Executor):
                 "with --gpus"
             )
         return SlurmCrew(wanted)
+
+    def nodes(self, address: str = "auto") -> list[Node]:
+        """What Slurm says of its nodes: cores and GPUs; versions only a job there could tell."""
+        if address in _WITHOUT_SLURM:
+            return []
+        command = ["sinfo", "-h", "-N", "-o", "%n|%c|%G|%T"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        except (OSError, subprocess.SubprocessError) as ex:
+            raise ExecutorError(f"Slurm does not answer ({first_line(ex)}); try sinfo") from ex
+        return read_sinfo(done.stdout)
+
+
+def read_sinfo(text: str) -> list[Node]:
+    """The nodes of sinfo's answer, each once: `host|cores|gres|state`."""
+    found: dict[str, Node] = {}
+    for line in text.splitlines():
+        words = line.strip().split("|")
+        if len(words) != 4:
+            continue
+        gpus = sum(int(count) for count in re.findall(r"gpu(?::[^:,(]+)?:(\d+)", words[2]))
+        usable = words[3].rstrip("*~#").lower() in ("idle", "mixed", "allocated", "completing")
+        trouble = "" if usable else f"Slurm says it is {words[3]}"
+        cores = int(words[1]) if words[1].isdigit() else 0
+        found[words[0]] = Node(words[0], cores, gpus, {}, trouble)
+    return list(found.values())
 
 
 class SlurmCrew(Crew):

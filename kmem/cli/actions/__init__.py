@@ -17,5 +17,6 @@
 - try_rewrite.py: try the rewrite of a skill on a problem.
 - try_moves.py: tell where the moves of a skill lead on a problem.
 - page.py: what the page gets from the command line.
+- cluster.py: the machines of a cluster, and what differs between them.
 - doctor.py: check what this machine can do.
 """

@@ -104,6 +104,8 @@ def count_gpus(executor: Executor, options: ExecutorOptions, gpus: int | None) -
     """On how many GPUs a crew is to measure: as many as are asked for, or all of the cluster."""
     if gpus is not None:
         return gpus
+    if options.executor == "slurm":
+        return 0  # a node's GPUs are not ours to take: how many at once is said by --gpus
     return sum(node.gpus for node in executor.nodes(options.address))
 
 
