@@ -4,6 +4,7 @@ import json
 
 from click.testing import CliRunner
 
+from kmem.cli.bench import bench
 from kmem.cli.doctor import doctor
 from kmem.engines.executor import Executor, Job, JobResult, Node
 from kmem.engines.nodes import differences
@@ -58,3 +59,8 @@ def test_slurms_nodes_are_read_with_their_gpus_and_what_is_wrong_with_them() -> 
     )
     found = [(node.host, node.cores, node.gpus, node.trouble) for node in read_sinfo(answer)]
     assert found == [("n1", 64, 8, ""), ("n2", 32, 0, ""), ("n3", 64, 8, "Slurm says it is down*")]
+
+
+def test_a_bench_that_could_not_share_says_so_before_it_begins() -> None:
+    done = CliRunner().invoke(bench, ["problems", "--sync"], obj=Registry())
+    assert done.exit_code == 2 and "there is none yet: kmem memory sync REMOTE" in done.stderr

@@ -11,6 +11,7 @@ from kmem.away.home import Home
 from kmem.away.request import (
     CARD,
     EXIT_UNFIT,
+    HELD,
     MEMORY,
     NEWS,
     PROBLEM,
@@ -21,6 +22,7 @@ from kmem.away.request import (
 )
 from kmem.engines.executor import Job, JobResult, Worker
 from kmem.engines.scheduler import Listener, Verdict
+from kmem.host.lease import HOLDS_VARIABLE
 from kmem.host.project_modules import imported_directories
 from kmem.run.directory import RunDirectory, owner_of
 
@@ -92,6 +94,8 @@ class Errand(Listener):
             inputs[MEMORY] = self._home.copy(fresh=resumed is not None)
         files = {REQUEST: request.to_json()} | ({} if needs_project else {place: source})
         along = {name: os.environ[name] for name in _GO_ALONG if name in os.environ}
+        if worker.gpu:
+            along[HOLDS_VARIABLE] = self._home.holds_word
         return Job(("python", "-P", "-m", "kmem.away.process"), files, along, inputs)
 
     def _resumable(self, worker: Worker) -> str | None:
@@ -125,6 +129,9 @@ class Errand(Listener):
         elif text.startswith(UNFIT):
             self.unfit = text.removeprefix(UNFIT)
             self._on_line(f"note: {worker.id} is not fit: {self.unfit}")
+        elif text.startswith(HELD):
+            for gpu, holds in json.loads(text.removeprefix(HELD)).items():
+                self._home.note_holds(gpu, holds)
         elif not text.startswith(CARD):
             self._said.append(text)
 

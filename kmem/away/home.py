@@ -3,10 +3,13 @@
 One thread uses a home, the one that hears the workers: no other process and no worker writes.
 """
 
+import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from kmem.away.request import SKILLS
+from kmem.bench.utilisation import Hold, join_holds
 from kmem.memory.location import added_skills_root
 from kmem.memory.store import Memory
 from kmem.memory.team.carried import copy_memory, take_news
@@ -30,6 +33,9 @@ class Home:
         self._memory: Memory | None = None
         self._copied_at = -_FRESH_S
         self._copies = 0
+        #: Under this word workers write down when their GPUs were held.
+        self.holds_word = f"away-{secrets.token_hex(4)}"
+        self.holds: dict[str, list[Hold]] = {}
 
     @property
     def memory(self) -> Memory:
@@ -64,6 +70,11 @@ class Home:
     def take(self, news: str, out_dir: Path, problem: Path) -> str | None:
         """Take in what a worker told; the id of the run that it is about."""
         return take_news(self.memory, news, out_dir, problem)
+
+    def note_holds(self, gpu: str, holds: Sequence[Sequence[float]]) -> None:
+        """Keep when a GPU was held, as a worker tells it at the end of each run."""
+        told = [(float(begin), float(end), bool(alone)) for begin, end, alone in holds]
+        self.holds[gpu] = join_holds([*self.holds.get(gpu, ()), *told])
 
     def close(self) -> None:
         """Close the database and remove the copies; by the thread that opened it."""

@@ -18,6 +18,7 @@ from kmem.away.ceilings import ceilings_differ
 from kmem.away.request import (
     CARD,
     EXIT_UNFIT,
+    HELD,
     MEMORY,
     NEWS,
     REQUEST,
@@ -25,8 +26,10 @@ from kmem.away.request import (
     UNFIT,
     Request,
 )
+from kmem.bench.utilisation import read_holds
 from kmem.devices import detect_device
 from kmem.engines.card import Card, marks_of, read_card, unfit_for
+from kmem.host.lease import HOLDS_VARIABLE
 from kmem.memory.location import default_db_path
 from kmem.memory.store import Memory
 from kmem.memory.team.carried import News, settle_elsewhere
@@ -98,6 +101,8 @@ def _carry_out(request: Request) -> int:
             time.sleep(_POLL_S)
         reader.join()
         _tell_news(news)
+    if word := os.environ.get(HOLDS_VARIABLE):
+        _tell(HELD + json.dumps(read_holds(shared_directory() / "locks", word)))
     _tell("".join(printed).replace(str(run), request.home).rstrip("\n"))
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 

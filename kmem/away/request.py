@@ -12,7 +12,7 @@ PROBLEM = "problem"
 RUN = "out/run"
 #: How lines on stdout begin that are not the run's own.
 NEWS, CARD = "kmem-news ", "kmem-card "
-UNFIT = "kmem-unfit "
+UNFIT, HELD = "kmem-unfit ", "kmem-held "
 #: The exit code of a worker whose card is not fit. Source: sysexits.h, EX_TEMPFAIL.
 EXIT_UNFIT = 75
 

@@ -22,6 +22,7 @@ from kmem.bench.rows import Exit
 from kmem.errors import BUDGET_SPENT
 from kmem.host.cores import POOL_VARIABLE, name_pool
 from kmem.host.environment import CORES_VARIABLE
+from kmem.host.lease import HOLDS_VARIABLE
 from kmem.host.process_group import kill_group
 
 #: A run's minutes do not count waiting for the GPU, nor baselines that have a limit of their own.
@@ -66,6 +67,8 @@ class OptimizeProcess:
         self._find_begun = find_begun
         self.settings = settings
         self.directory = directory
+        #: The word under which each hold of a GPU is written down.
+        self.holds = f"bench-{os.getpid()}"
         self._places: queue.LifoQueue[dict[str, str]] = queue.LifoQueue()
         places = jobs * ([{"CUDA_VISIBLE_DEVICES": gpu} for gpu in reversed(gpus)] or [{}])
         every = len(os.sched_getaffinity(0))
@@ -84,6 +87,8 @@ class OptimizeProcess:
             for name, value in plan.items()
             if name not in os.environ and len(places) > 1
         }
+        if gpus:
+            shared[HOLDS_VARIABLE] = self.holds
         for place in places:  # last in, first out: the first problems go to different GPUs
             self._places.put(shared | place)
 

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.exit_codes import EXIT_SOME_FAILED
 from kmem.cli.options.authors import needed_models, with_author
 from kmem.cli.options.bench import BenchOptions
 from kmem.cli.options.records import takes
+from kmem.memory.store import Memory
+from kmem.memory.team.sync import remembered_settings
 from kmem.plugins import Registry
 
 
@@ -57,7 +60,17 @@ def bench(
         needed_models(registry, options)
         from kmem.cli.actions.bench import run_bench  # loads torch
 
-        run_bench(paths, options, registry, as_json=as_json)
+        if not options.sync:
+            run_bench(paths, options, registry, as_json=as_json)
+            return
+        _refuse_without_remote()
+        try:
+            run_bench(paths, options, registry, as_json=as_json)
+        except SystemExit as ex:
+            if ex.code == EXIT_SOME_FAILED:  # what else was measured is shared all the same
+                _sync()
+            raise
+        _sync()
         return
     if options.gpus is not None and options.where.executor == "local":
         raise click.UsageError(
@@ -67,3 +80,19 @@ def bench(
     from kmem.cli.actions.record import record_suite  # loads torch
 
     record_suite(paths, options, options.record)
+
+
+def _refuse_without_remote() -> None:
+    """Raise UsageError now, and not after hours, if nobody said where to share."""
+    with Memory.to_read() as memory:
+        if remembered_settings(memory) is None:
+            raise click.UsageError(
+                "--sync shares with the remote that is remembered, and there is none yet: kmem "
+                "memory sync REMOTE"
+            )
+
+
+def _sync() -> None:
+    from kmem.cli.team import sync  # loads what curates skills
+
+    click.get_current_context().invoke(sync)

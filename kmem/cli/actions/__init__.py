@@ -4,6 +4,7 @@
 - problem.py: begin a problem file, or say what a run would make of one.
 - describe.py: write a problem file from a description in words.
 - optimize.py: carry out a run, new or resumed.
+- optimize_away.py: carry out a run on a worker of a cluster.
 - shapes.py: carry out a run for each shape, and ship what they found as one table.
 - replay.py: walk a finished run again.
 - judge.py: judge one kernel, or repeat a bundle.

@@ -4,6 +4,7 @@ import json
 import secrets
 import shlex
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,12 @@ from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest
 from kmem.bench.rows import Row
 from kmem.bench.schedule import Runner, run_problems
 from kmem.bench.scores import compute_scores
+from kmem.bench.utilisation import (
+    Hold,
+    describe_utilisation,
+    measure_utilisation,
+    read_holds,
+)
 from kmem.cli.actions.bench_away import open_away
 from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.display.bench import BenchDisplay
@@ -36,7 +43,7 @@ from kmem.errors import MemoryStoreError
 from kmem.explore.models.cost.budget import Spending
 from kmem.host.visible_gpus import visible_gpus
 from kmem.memory.runs.conversations import RunArchive
-from kmem.memory.store import Memory
+from kmem.memory.store import Memory, default_db_path
 from kmem.plugins import Registry
 from kmem.records import Budget, Device
 from kmem.run.directory import default_run_directory, owner_of
@@ -54,7 +61,13 @@ def run_bench(
             with BenchDirectory(root) as directory:
                 directory.write_manifest(manifest)
                 runner = away.runner(manifest.settings)
-                _run(directory, manifest, problems, Running(runner, away.at_once), as_json=as_json)
+                _run(
+                    directory,
+                    manifest,
+                    problems,
+                    Running(runner, away.at_once, lambda: away.home.holds),
+                    as_json=as_json,
+                )
         return
     places = visible_gpus(options.gpus) if options.gpus else []
     manifest, problems = describe_bench(root, paths, options, None)
@@ -80,15 +93,29 @@ def run_bench(
             purse=purse,
             find_begun=find_begun,
         )
-        _run(directory, manifest, problems, Running(runner, at_once, purse), as_json=as_json)
+        running = Running(runner, at_once, lambda: _take_holds(runner.holds), purse)
+        _run(directory, manifest, problems, running, as_json=as_json)
+
+
+def _take_holds(word: str) -> dict[str, list[Hold]]:
+    """When this machine's GPUs were held, as written down beside their lock files; removes that."""
+    locks = default_db_path().parent / "cache" / "locks"
+    found = read_holds(locks, word)
+    for file in locks.glob(f"*.{word}.holds"):
+        file.unlink(missing_ok=True)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """By what problems are run, how many at once, and what language models may cost."""
+    """By what problems are run, how many at once, and what language models may cost.
+
+    `holds` says when each GPU was held.
+    """
 
     runner: Runner
     at_once: int
+    holds: Callable[[], Mapping[str, Sequence[Hold]]]
     purse: Purse | None = None
 
 
@@ -119,6 +146,8 @@ def _run(
         click.echo(f"\nInterrupted. What is finished is kept: {again}", err=True)
         raise SystemExit(EXIT_INTERRUPTED) from None
     rows = print_results(directory, manifest, as_json=as_json)
+    if used := describe_utilisation(measure_utilisation(running.holds())):
+        click.echo(used, err=True)
     if purse is not None and len(rows) < len(problems):
         click.echo(_explain_end(purse, len(problems) - len(rows), manifest, root), err=True)
     if any(row.failed for row in rows):

@@ -73,6 +73,11 @@ class BenchOptions:
         "cluster.",
     )
     where: ExecutorOptions = nested(ExecutorOptions)
+    sync: bool = option(
+        "--sync",
+        is_flag=True,
+        help="Then share what was measured, as kmem memory sync does with the remote it remembers.",
+    )
     record: Path | None = option(
         "--record",
         metavar="DIR",
