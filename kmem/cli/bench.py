@@ -74,12 +74,12 @@ def bench(
         return
     if options.gpus is not None and options.where.executor == "local":
         raise click.UsageError(
-            "--gpus does not go with --record, which measures on one GPU; record parts of a suite "
-            "with --only."
+            "--gpus does not go with --record, which measures on one GPU of this machine; record "
+            "parts of a suite with --only, or on several with --executor ray --address local."
         )
     from kmem.cli.actions.record import record_suite  # loads torch
 
-    record_suite(paths, options, options.record)
+    record_suite(paths, options, options.record, registry)
 
 
 def _refuse_without_remote() -> None:
