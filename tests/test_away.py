@@ -38,22 +38,16 @@ def silu(tmp_path: Path) -> BenchProblem:
 
 
 def run_away(
-    tmp_path: Path, directory: Path, problem: BenchProblem, watch=lambda lines: None
+    tmp_path: Path, directory: Path, problem: BenchProblem
 ) -> tuple[Exit | None, list[str]]:
     """Run a problem on a local worker that shares nothing with the memory of the bench."""
     notes: list[str] = []
-    lines: list[str] = []
-
-    def stage(name: str, text: str) -> None:
-        lines.append(f"{name} {text}")
-        watch(lines)
-
     home = Home(directory / "copies", tmp_path / "home" / "kmem.db")
     crew = LocalExecutor().hire(Wanted(gpus=0, cpus=1), notes.append)
     with Desk(crew, notes.append, home.close) as desk:
         settings = replace(SETTINGS, rounds=0, minutes=5.0, candidates=3, baselines="eager")
         runner = CrewRunner(desk, home, settings, directory, gpu=False)
-        return runner(problem, stage, threading.Event()), notes
+        return runner(problem, lambda stage, text: None, threading.Event()), notes
 
 
 def rows_of(memory: Memory, table: str) -> list[dict]:
@@ -73,15 +67,21 @@ def test_a_run_whose_worker_is_killed_goes_on_with_what_it_had_and_comes_home(
     Memory(database).close()
     seen: list[str] = []
 
-    def kill_once(lines: list[str]) -> None:
+    def kill_when_something_was_tried() -> None:
         with Memory.to_read(database) as memory:
-            seen.extend(row["kernel"] for row in rows_of(memory, "attempts"))
-        if seen:
-            kill_away_process()
+            while not over.wait(0.05):
+                if found := rows_of(memory, "attempts"):
+                    seen.extend(row["kernel"] for row in found)
+                    kill_away_process()
+                    return
 
-    end, _ = run_away(tmp_path, bench_directory, problem, kill_once)
+    over = threading.Event()
+    killer = threading.Thread(target=kill_when_something_was_tried)
+    killer.start()
+    end, _ = run_away(tmp_path, bench_directory, problem)
+    over.set()
+    killer.join()
     assert seen and end is not None and end.code == -signal.SIGKILL
-    seen = list(dict.fromkeys(seen))
 
     end, notes = run_away(tmp_path, bench_directory, problem)
     row = make_row(problem, end, measured=False)
