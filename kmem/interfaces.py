@@ -2,7 +2,8 @@
 
 The docstring of each ABC is its contract; the register_* hooks of kmem/hookspecs.py take objects of
 these classes. In order: language models and their providers, the conversations with them, authors
-and what they see and answer, executors, profilers, source checks.
+and what they see and answer, profilers, source checks. What an executor is stands in
+kmem/engines/executor.py.
 """
 
 from abc import ABC, abstractmethod
@@ -11,6 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from kmem.engines.executor import Executor as Executor
+from kmem.engines.executor import Job as Job
+from kmem.engines.executor import JobResult as JobResult
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe
 from kmem.records import (
@@ -323,41 +327,6 @@ class Author(ABC):
     def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
         """What this round's attempts taught beyond what arithmetic says; by default nothing."""
         return []
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A command to run in a fresh directory, with the files to put there."""
-
-    argv: tuple[str, ...]
-    files: Mapping[str, str]  # text by relative path
-    environment: Mapping[str, str]  # further variables
-
-
-@dataclass(frozen=True, slots=True)
-class JobResult:
-    """What became of a job."""
-
-    exit_code: int | None  # None if the job was killed at its time limit
-    stdout: str
-    stderr: str
-    files: Mapping[str, bytes]  # what the job left under out/, by path relative to out/
-    seconds: float
-
-
-class Executor(ABC):
-    """Runs jobs on some machine.
-
-    A job that fails, hangs or crashes the GPU is a JobResult; ExecutorError means that the machine
-    failed, not the job. Covered: a fresh directory and a new process group for each job, a time
-    limit, an environment without secrets. Not covered: the network, a hostile kernel.
-    """
-
-    name: str
-
-    @abstractmethod
-    def run(self, job: Job, *, timeout_s: float) -> JobResult:
-        """Run one job to its end or its time limit."""
 
 
 class Profiler(ABC):

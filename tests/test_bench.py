@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from kmem.bench.page import render_page, render_scores, render_table, shorten_command
 from kmem.bench.problems import BenchProblem, find_problems
-from kmem.bench.process import OptimizeProcess, visible_gpus
+from kmem.bench.process import OptimizeProcess
 from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
 from kmem.bench.rows import Exit, Row, RowStatus, make_row
@@ -28,6 +28,7 @@ from kmem.bench.scores import compute_scores
 from kmem.cli import cli
 from kmem.errors import NO_ROOM, RUN_AGAIN, OutputError, ProblemError, TargetError
 from kmem.host.environment import own_cores
+from kmem.host.visible_gpus import visible_gpus
 
 CONTRACT = "class Model:\n    pass\ndef get_inputs():\n    return []\n"
 SETTINGS = Settings("match", "library", "h200", "rw", 4, 3.0)

@@ -9,7 +9,7 @@ from kmem.cli.actions.stages import diagnose_profile, read_report_profile
 from kmem.cli.display.diagnosis import describe_diagnosis
 from kmem.cli.options.stages import DiagnoseOptions
 from kmem.cli.stages import diagnose, profile
-from kmem.default_plugins.executors import LocalExecutor
+from kmem.engines.local import LocalExecutor
 from kmem.errors import KmemError, ProblemError, ProfilerError
 from kmem.plugins import Registry
 from kmem.profile.static import StaticProfiler

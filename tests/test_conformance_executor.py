@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from kmem.default_plugins.executors import LocalExecutor
+from kmem.engines.local import LocalExecutor
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.testing import check_executor
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from kmem.default_plugins.executors import LocalExecutor
 from kmem.devices import named_target
+from kmem.engines.local import LocalExecutor
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
 from kmem.problem.traced import TracedProblem, untraced_problem

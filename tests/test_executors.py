@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kmem.default_plugins.executors import OUTPUT_LIMIT, LocalExecutor
+from kmem.engines.local import LocalExecutor
+from kmem.engines.single_job import OUTPUT_LIMIT
 from kmem.errors import ExecutorError
 from kmem.host.environment import scrubbed_environment
 from kmem.interfaces import Job

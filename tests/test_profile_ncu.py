@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kmem.counters import BY_NAME, COUNTERS, NCU_COUNTERS, read_quantities
-from kmem.default_plugins.executors import LocalExecutor
 from kmem.devices import named_target
+from kmem.engines.local import LocalExecutor
 from kmem.errors import DeviceMemoryError, ProfilerError
 from kmem.host.confinement import landlock_version
 from kmem.interfaces import Executor, Job, JobResult

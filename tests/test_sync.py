@@ -3,8 +3,11 @@
 Nothing conflicts, and no source code leaves where it must not.
 """
 
+import hashlib
 import json
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -207,11 +210,59 @@ def test_a_changed_segment_is_named_and_not_merged(team, remote: Path, tmp_path:
     segment.write_text(segment.read_text().replace('"ratio": 2.0', '"ratio": 9.0'))
     run_git(clone, ["commit", "--quiet", "-am", "tamper"])
     run_git(clone, ["push", "--quiet", "origin", f"HEAD:refs/heads/{sync.BRANCH}"])
-    with pytest.raises(
-        MemoryStoreError, match=f"Segment {ann.contributors.own_name}/.* is damaged"
-    ):
-        sync_memory(bob, str(remote))
-    assert bob.ledger.outcomes() == []
+    measure(bob, 2.0)
+    done = sync_memory(bob, str(remote))
+    (reason,) = done.refused
+    assert reason.startswith(f"Segment {ann.contributors.own_name}/") and "is damaged" in reason
+    # nothing of it is merged, and nothing else is held up by it
+    assert [outcome.latency_ms for outcome in bob.ledger.outcomes()] == [2.0]
+    assert done.published == 1 and len(published(remote)) == 2
+
+
+def test_a_line_that_is_refused_is_named_and_stops_no_other(
+    team, remote: Path, tmp_path: Path
+) -> None:
+    ann, bob = team
+    for latency_ms in (1.0, 2.0, 3.0):
+        measure(ann, latency_ms)
+    sync_memory(ann, str(remote))
+    clone = next((tmp_path / "ann" / "sync").iterdir())
+    segment = clone / published(remote)[0]
+    lines = segment.read_text().splitlines()
+    lines[-2] = lines[-2].replace('"problem": "p"', '"problem": "q"')  # its hash does not fit
+    lines.insert(0, "no JSON at all")
+    text = "".join(f"{line}\n" for line in lines)
+    segment.unlink()
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    segment.with_name(f"{digest}.jsonl").write_text(text)
+    run_git(clone, ["add", "--all"])
+    run_git(clone, ["commit", "--quiet", "-m", "a kmem that writes otherwise"])
+    run_git(clone, ["push", "--quiet", "origin", f"HEAD:refs/heads/{sync.BRANCH}"])
+    measure(bob, 4.0)
+    done = sync_memory(bob, str(remote))
+    assert (done.merged.outcomes, done.published, len(done.refused)) == (2, 1, 2)
+    assert f"{digest}.jsonl:1 is no exported outcome" in done.refused[0]
+    # it is told again, for a later kmem may read it
+    assert len(sync_memory(bob, str(remote)).refused) == 2
+
+
+@pytest.mark.slow
+def test_twenty_members_who_sync_at_once_lose_nothing(remote: Path, tmp_path: Path) -> None:
+    together = threading.Barrier(20)
+
+    def take_part(number: int) -> None:
+        with Memory(tmp_path / f"member-{number}" / "kmem.db") as memory:
+            measure(memory, 1.0 + number)
+            together.wait(60)
+            sync_memory(memory, str(remote))
+
+    with ThreadPoolExecutor(20) as members:
+        list(members.map(take_part, range(20)))
+    assert len(published(remote)) == 20
+    with Memory(tmp_path / "late" / "kmem.db") as memory:
+        assert sync_memory(memory, str(remote)).merged.outcomes == 20
+        found = sorted(outcome.latency_ms for outcome in memory.ledger.outcomes())
+    assert found == [1.0 + number for number in range(20)]
 
 
 def test_a_remote_that_is_not_there_is_named_with_what_git_says(team, tmp_path: Path) -> None:

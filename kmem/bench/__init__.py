@@ -6,6 +6,7 @@
 - process.py: `kmem optimize` run on one problem in a process of its own.
 - purse.py: the dollars of a bench, shared out among its problems.
 - schedule.py: many problems, some at once, and what an interrupt does.
+- utilisation.py: how long each GPU was in use.
 - scores.py: the numbers over all rows.
 - plot.py: the picture of all times.
 - page.py: the table and the page.

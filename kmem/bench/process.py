@@ -19,9 +19,10 @@ from kmem.bench.problems import BenchProblem
 from kmem.bench.purse import Purse
 from kmem.bench.results import Settings
 from kmem.bench.rows import Exit
-from kmem.errors import BUDGET_SPENT, TargetError
+from kmem.errors import BUDGET_SPENT
 from kmem.host.cores import POOL_VARIABLE, name_pool
 from kmem.host.environment import CORES_VARIABLE
+from kmem.host.lease import HOLDS_VARIABLE
 from kmem.host.process_group import kill_group
 
 #: A run's minutes do not count waiting for the GPU, nor baselines that have a limit of their own.
@@ -35,21 +36,8 @@ _LIMIT_EXTRA_S = 1200.0
 _GRACE_S = 20.0
 _POLL_S = 0.1
 _KMEM = (sys.executable, "-P", "-m", "kmem")
+#: "stage text  [where it stands]", as kmem/cli/optimize.py prints it.
 _PROGRESS = re.compile(r"(\w+) +(.*?)  \[(.*)\]")
-
-
-def visible_gpus(count: int) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each of `count` GPUs that this process sees.
-
-    Raises:
-        TargetError: if there are fewer.
-    """
-    import torch  # counting them needs its driver calls; `kmem bench --help` does not
-
-    if count > (found := torch.cuda.device_count()):
-        raise TargetError(f"There are {found} GPUs here, not {count}; lower --gpus or leave it out")
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",")[:count] if named else [str(index) for index in range(count)]
 
 
 class OptimizeProcess:
@@ -79,6 +67,8 @@ class OptimizeProcess:
         self._find_begun = find_begun
         self.settings = settings
         self.directory = directory
+        #: The word under which each hold of a GPU is written down.
+        self.holds = f"bench-{os.getpid()}"
         self._places: queue.LifoQueue[dict[str, str]] = queue.LifoQueue()
         places = jobs * ([{"CUDA_VISIBLE_DEVICES": gpu} for gpu in reversed(gpus)] or [{}])
         every = len(os.sched_getaffinity(0))
@@ -97,6 +87,8 @@ class OptimizeProcess:
             for name, value in plan.items()
             if name not in os.environ and len(places) > 1
         }
+        if gpus:
+            shared[HOLDS_VARIABLE] = self.holds
         for place in places:  # last in, first out: the first problems go to different GPUs
             self._places.put(shared | place)
 
@@ -157,9 +149,7 @@ class OptimizeProcess:
         if begun is None:
             # left by a bench that was killed; its measurements would be taken for this run's
             shutil.rmtree(run_directory, ignore_errors=True)
-        minutes = self.settings.minutes * _LIMIT_OVER_BUDGET
-        limit_s = 60 * (minutes + (self.settings.baseline_minutes or 0.0)) + _LIMIT_EXTRA_S
-        limit_s *= self._crowded
+        limit_s = self._crowded * run_limit_s(self.settings)
         started = time.monotonic()
         # The output goes to a file, so that only one pipe has to be read. A session of its own
         # keeps a Ctrl-C on the terminal away from the run: the schedule decides who is interrupted.
@@ -194,25 +184,37 @@ class OptimizeProcess:
         self, problem: BenchProblem, run_directory: Path, usd: float | None = None
     ) -> list[str]:
         """The command line that runs a problem."""
-        asked = self.settings
-        options = {
-            "--precision": asked.precision,
-            "--purity": asked.purity,
-            "--memory": asked.memory,
-            "--rounds": str(asked.rounds),
-            "--minutes": str(asked.minutes),
-            "--candidates": str(asked.candidates),
-            "--baselines": asked.baselines,
-        }
-        if asked.baseline_minutes is not None:
-            options["--baseline-minutes"] = str(asked.baseline_minutes)
-        if asked.target:
-            options["--target"] = asked.target
-        if usd is not None and asked.authors:
-            options["--usd"] = f"{usd:.6f}"
-        options["--out"] = str(run_directory)
-        words = [*_KMEM, "optimize", problem.path, *chain.from_iterable(options.items())]
-        return [*words, *asked.authors, "--json"]
+        return [*_KMEM, *optimize_words(self.settings, problem.path, str(run_directory), usd)]
+
+
+def run_limit_s(settings: Settings) -> float:
+    """When a run that has not ended is ended, in seconds."""
+    minutes = settings.minutes * _LIMIT_OVER_BUDGET
+    return 60 * (minutes + (settings.baseline_minutes or 0.0)) + _LIMIT_EXTRA_S
+
+
+def optimize_words(
+    asked: Settings, problem: str, run_directory: str, usd: float | None = None
+) -> list[str]:
+    """What kmem is told to run a problem, without the program itself."""
+    options = {
+        "--precision": asked.precision,
+        "--purity": asked.purity,
+        "--memory": asked.memory,
+        "--rounds": str(asked.rounds),
+        "--minutes": str(asked.minutes),
+        "--candidates": str(asked.candidates),
+        "--baselines": asked.baselines,
+    }
+    if asked.baseline_minutes is not None:
+        options["--baseline-minutes"] = str(asked.baseline_minutes)
+    if asked.target:
+        options["--target"] = asked.target
+    if usd is not None and asked.authors:
+        options["--usd"] = f"{usd:.6f}"
+    options["--out"] = run_directory
+    words = ["optimize", problem, *chain.from_iterable(options.items())]
+    return [*words, *asked.authors, "--json"]
 
 
 def resume_command(run_id: str) -> list[str]:
@@ -221,15 +223,18 @@ def resume_command(run_id: str) -> list[str]:
 
 
 def _follow(stderr: IO[str], log: Path, on_stage: Callable[[str, str], None]) -> None:
-    """Keep what a run says and pass its progress on.
-
-    A line is "stage text  [where it stands]", as kmem/cli/optimize.py prints it.
-    """
+    """Keep what a run says and pass its progress on."""
     with stderr, open(log, "w", encoding="utf-8", buffering=1) as kept:
         for line in stderr:
             kept.write(line)
-            if match := _PROGRESS.fullmatch(line.rstrip("\n")):
-                on_stage(match[1], match[2])
+            if stage := read_stage(line.rstrip("\n")):
+                on_stage(*stage)
+
+
+def read_stage(line: str) -> tuple[str, str] | None:
+    """Stage and text of a progress line; None if it is none."""
+    match = _PROGRESS.fullmatch(line)
+    return (match[1], match[2]) if match else None
 
 
 def _wait(process: subprocess.Popen, stop: threading.Event, deadline: float) -> tuple[bool, bool]:

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.exit_codes import EXIT_SOME_FAILED
 from kmem.cli.options.authors import needed_models, with_author
 from kmem.cli.options.bench import BenchOptions
 from kmem.cli.options.records import takes
+from kmem.memory.store import Memory
+from kmem.memory.team.sync import remembered_settings
 from kmem.plugins import Registry
 
 
@@ -44,6 +47,12 @@ def bench(
     GPU. --minutes-per-problem then limits the judging, and the same command goes on after a kill. A
     suite file is JSON that lists problems with sizes, such as problems/landscapes.json.
 
+    With --executor the problems run on other machines. This process alone writes the database: each
+    worker gets a copy, and what its run commits comes back as it goes. A worker that is lost costs
+    one line, and its problem goes on from what had come back. Only workers whose card and versions
+    are those of the first one measure. With GPUs the share of time that each of them was held is
+    told at the end.
+
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """
     if options.record is None:
@@ -51,13 +60,39 @@ def bench(
         needed_models(registry, options)
         from kmem.cli.actions.bench import run_bench  # loads torch
 
-        run_bench(paths, options, as_json=as_json)
+        if not options.sync:
+            run_bench(paths, options, registry, as_json=as_json)
+            return
+        _refuse_without_remote()
+        try:
+            run_bench(paths, options, registry, as_json=as_json)
+        except SystemExit as ex:
+            if ex.code == EXIT_SOME_FAILED:  # what else was measured is shared all the same
+                _sync()
+            raise
+        _sync()
         return
-    if options.gpus is not None:
+    if options.gpus is not None and options.where.executor == "local":
         raise click.UsageError(
-            "--gpus does not go with --record, which measures on one GPU; record parts of a suite "
-            "with --only."
+            "--gpus does not go with --record, which measures on one GPU of this machine; record "
+            "parts of a suite with --only, or on several with --executor ray --address local."
         )
     from kmem.cli.actions.record import record_suite  # loads torch
 
-    record_suite(paths, options, options.record)
+    record_suite(paths, options, options.record, registry)
+
+
+def _refuse_without_remote() -> None:
+    """Raise UsageError now, and not after hours, if nobody said where to share."""
+    with Memory.to_read() as memory:
+        if remembered_settings(memory) is None:
+            raise click.UsageError(
+                "--sync shares with the remote that is remembered, and there is none yet: kmem "
+                "memory sync REMOTE"
+            )
+
+
+def _sync() -> None:
+    from kmem.cli.team import sync  # loads what curates skills
+
+    click.get_current_context().invoke(sync)

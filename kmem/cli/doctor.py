@@ -6,6 +6,8 @@ from functools import partial
 
 import click
 
+from kmem.cli.options.executor import ExecutorOptions
+from kmem.cli.options.records import takes
 from kmem.plugins import Registry
 from kmem.records import Device
 from kmem.serialize import to_data
@@ -24,13 +26,24 @@ from kmem.serialize import to_data
     show_default=True,
     help="Measure the ceilings of the GPU and keep them in the database (a minute).",
 )
+@takes(ExecutorOptions)
 @click.pass_obj
-def doctor(registry: Registry | None, as_json: bool, measure: bool) -> None:
+def doctor(
+    registry: Registry | None, as_json: bool, measure: bool, options: ExecutorOptions
+) -> None:
     """Report what works on this machine, and measure the GPU's ceilings.
 
     Checked are the GPU, versions, profilers, offline parts, the database, and which plugins and
     skills are broken and left out. Always exits 0; what is missing is said with its remedy.
+
+    With --executor it shows the machines of that cluster instead: cores, GPUs, versions, and what
+    is not everywhere as it is on most of them.
     """
+    if options.executor != "local":
+        from kmem.cli.actions.cluster import show_cluster
+
+        show_cluster(registry or Registry(), options, as_json=as_json)
+        return
     from kmem.cli.actions.doctor import check_machine  # what it checks with is half of kmem
 
     device, checks = check_machine(

@@ -15,6 +15,7 @@ from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.stats import memory_stats, skill_stats
 from kmem.memory.store import Memory, default_db_path
 from kmem.memory.team.exchange import Exchanged, export_outcomes, import_outcomes, merge_memory
+from kmem.plugins import Registry
 from kmem.serialize import to_data
 
 #: Skills that `kmem memory stats` prints, the most tried first.
@@ -139,7 +140,8 @@ def rebuild() -> None:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the comparison as one JSON object on stdout."
 )
-def ablate(suite: Path, options: AblationOptions, as_json: bool) -> None:
+@click.pass_obj
+def ablate(registry: Registry | None, suite: Path, options: AblationOptions, as_json: bool) -> None:
     """Measure what memory is worth: repeat searches with and without it on recorded landscapes.
 
     SUITE is a directory that kmem bench --record made, such as db/evidence/landscapes. Every search
@@ -165,7 +167,7 @@ def ablate(suite: Path, options: AblationOptions, as_json: bool) -> None:
     """
     from kmem.cli.actions.ablate import ablate_suite  # loads torch, for this command alone
 
-    ablate_suite(suite, options, as_json=as_json)
+    ablate_suite(suite, options, registry, as_json=as_json)
 
 
 @memory.command("verify")

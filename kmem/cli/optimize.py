@@ -8,8 +8,12 @@ import click
 from kmem.cli.options.authors import needed_models, with_author
 from kmem.cli.options.records import takes
 from kmem.cli.options.run import RunOptions
+from kmem.cli.options.words import words_of
 from kmem.cli.page_beside import page_beside
 from kmem.plugins import Registry
+
+#: Options of this command that say nothing about the search.
+_STAYS_HERE = frozenset({"executor", "address", "out", "as_json", "ui", "shapes"})
 
 
 @click.command()
@@ -39,7 +43,14 @@ def optimize(
     perhaps get_init_inputs(). The winner is best_kernel.py in the run directory, with report.md
     beside it and the three fastest kernels in top_kernels/. Exit code 0: a verified kernel was
     produced; 3: nothing beat the best baseline; 130: interrupted, and `kmem runs resume` goes on.
+
+    With --executor the run works on a machine of a cluster, on a GPU there unless --target names a
+    device to write for. What it commits comes back as it goes; after an interrupt the same command
+    with the same --out goes on.
     """
+    if options.where.executor != "local":
+        _optimize_elsewhere(problem, options, registry, as_json=as_json)
+        return
     options = with_author(options)
     models = needed_models(registry, options)
     from kmem.cli.actions.optimize import execute_run, make_run, run_settings  # loads torch
@@ -55,3 +66,26 @@ def optimize(
     run = make_run(problem, options, models)
     with page_beside(run) if ui else nullcontext():
         execute_run(run, registry, as_json=as_json)
+
+
+def _optimize_elsewhere(
+    problem: Path, options: RunOptions, registry: Registry, *, as_json: bool
+) -> None:
+    """Refuse what would have to leave this machine, and run the rest on a worker."""
+    context = click.get_current_context()
+    words = words_of(context, _STAYS_HERE)
+    refused = {
+        "--from": options.start is not None,
+        "--test": options.test is not None,
+        "--shapes": context.params["shapes"] is not None,
+        "--ui": context.params["ui"],
+        "language models": options.author != "recipes" or bool(options.models.models),
+    }
+    if named := [name for name, given in refused.items() if given]:
+        raise click.UsageError(
+            f"{named[0]} does not go with --executor {options.where.executor}: it would have to "
+            "leave this machine; run without it, or here"
+        )
+    from kmem.cli.actions.optimize_away import optimize_away  # loads torch
+
+    optimize_away(problem, words, options, registry, as_json=as_json)

@@ -114,6 +114,8 @@ def sync(registry: Registry | None, remote: str | None, options: SyncOptions) ->
             )
         name = find_name(store, redact=settings.redact)
     click.echo(_describe_sync(done, f"{name} ({own_name})" if name else own_name), err=True)
+    for reason in done.refused:
+        click.echo(f"Not merged: {reason}", err=True)
     _tell_skills(done.contributed, received)
 
 

@@ -4,6 +4,6 @@
 - providers.py: language-model providers.
 - authors.py: authors of kernels: the user's own, the recipe engine and language models.
 - profilers.py: profilers, the best first.
-- executors.py: where jobs run: this machine.
+- executors.py: where jobs run.
 - checkers.py: source checks that are asked for by name.
 """

@@ -13,6 +13,7 @@
 - imitated_device.py: lets a kernel believe that it runs on a GPU.
 - parallel.py: ask several questions at once.
 - lease.py: one lease per GPU, so that timing is not disturbed.
+- visible_gpus.py: the GPUs that this process sees, one by one.
 - cores.py: one pool of cores for all runs of a bench.
 - memory_share.py: who may fill how much of a GPU's memory.
 """

@@ -12,6 +12,7 @@ Not covered: programs other than kmem, and a database (hence cache directory) of
 """
 
 import fcntl
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from typing import TextIO
 
 #: Names the directory of the lock files to a job that runs elsewhere, in its environment.
 DIRECTORY_VARIABLE = "KMEM_GPU_LOCKS"
+#: Set to a word, has every hold written down beside the lock files, in files with that word in
+#: their name: `kmem bench` tells from them how long each GPU was in use.
+HOLDS_VARIABLE = "KMEM_GPU_HOLDS"
 
 
 class GpuLease:
@@ -60,13 +64,21 @@ class GpuLease:
             yield
             return
         self._lock(wanted)
-        started = time.monotonic()
+        started, began = time.monotonic(), time.time()
         try:
             yield
         finally:
             if exclusive:
                 self.exclusive_s += time.monotonic() - started
+            self._write_down(began, exclusive)
             self._lock(outer)
+
+    def _write_down(self, began: float, exclusive: bool) -> None:
+        word = os.environ.get(HOLDS_VARIABLE)
+        if word:
+            directory, gpu = self._place
+            with open(directory / f"gpu-{gpu}.{word}.holds", "a", encoding="utf-8") as file:
+                file.write(f"{began:.3f} {time.time():.3f} {int(exclusive)}\n")
 
     @property
     def place(self) -> tuple[str, str]:

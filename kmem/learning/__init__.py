@@ -7,6 +7,7 @@
 - arms.py: what the memory of a run holds in each arm of an ablation.
 - metrics.py: what one simulated run cost and reached.
 - ablation.py: every arm on every problem and seed.
+- elsewhere.py: seeds of an ablation as works of a crew.
 - comparison.py: arms compared pair by pair, with intervals.
 - picture.py: the plot of an ablation.
 """

@@ -11,11 +11,11 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kmem.errors import LandscapeError
 from kmem.explore.recipes.author import RecipeAuthor
@@ -77,8 +77,15 @@ class Trial:
     metrics: RunMetrics
 
 
+#: Runs every seed somewhere and gives the trials of each as they come.
+Lanes: TypeAlias = Callable[[Sequence[Landscape], Setup], Iterator[list[Trial]]]
+
+
 def ablate(
-    landscapes: Sequence[Landscape], setup: Setup, on_progress: Callable[[int, int], None]
+    landscapes: Sequence[Landscape],
+    setup: Setup,
+    on_progress: Callable[[int, int], None],
+    lanes: Lanes | None = None,
 ) -> list[Trial]:
     """Every trial, ordered by problem, seed and arm.
 
@@ -87,6 +94,7 @@ def ablate(
 
     Args:
         on_progress: told (seeds done, seeds in all).
+        lanes: where seeds are run; None: on the cores of this machine.
 
     Raises:
         LandscapeError: if a landscape is not measured, has no setting that passed or cannot be
@@ -105,24 +113,28 @@ def ablate(
             f"No landscape is of class {', '.join(unknown)}; there are "
             f"{', '.join(sorted(families))} (or {EACH})"
         )
-    cores = min(setup.seeds, len(os.sched_getaffinity(0)))
     trials: list[Trial] = []
-    if cores == 1:
-        for seed in range(setup.seeds):
-            trials += _run_seed(landscapes, setup, seed)
-            on_progress(seed + 1, setup.seeds)
-    else:
-        # Spawned, not forked: torch's threads do not survive a fork.
-        with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as lanes:
-            runs = [lanes.submit(_run_seed, landscapes, setup, seed) for seed in range(setup.seeds)]
-            for done, run in enumerate(as_completed(runs), start=1):
-                trials += run.result()
-                on_progress(done, setup.seeds)
+    for done, found in enumerate((lanes or _on_cores)(landscapes, setup), start=1):
+        trials += found
+        on_progress(done, setup.seeds)
     arms = list(Arm)
     return sorted(trials, key=lambda trial: (trial.problem, trial.seed, arms.index(trial.arm)))
 
 
-def _run_seed(landscapes: Sequence[Landscape], setup: Setup, seed: int) -> list[Trial]:
+def _on_cores(landscapes: Sequence[Landscape], setup: Setup) -> Iterator[list[Trial]]:
+    cores = min(setup.seeds, len(os.sched_getaffinity(0)))
+    if cores == 1:
+        for seed in range(setup.seeds):
+            yield run_seed(landscapes, setup, seed)
+        return
+    # Spawned, not forked: torch's threads do not survive a fork.
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+        runs = [pool.submit(run_seed, landscapes, setup, seed) for seed in range(setup.seeds)]
+        for run in as_completed(runs):
+            yield run.result()
+
+
+def run_seed(landscapes: Sequence[Landscape], setup: Setup, seed: int) -> list[Trial]:
     """Every arm on every problem, at one seed."""
     with tempfile.TemporaryDirectory(prefix="kmem-ablate-", dir=_fast_directory()) as directory:
         bench = _Bench(landscapes, setup, Path(directory))

@@ -137,6 +137,10 @@ class RunDirectory:
                 shutil.rmtree(self.scratch, ignore_errors=True)
                 (self.root / _LOCK).unlink(missing_ok=True)
 
+    def own(self, run: Run) -> None:
+        """Mark the directory as that of a run that another machine works on."""
+        self.write_text(_OWNER, to_json(run))
+
     @contextmanager
     def _lock(self) -> Iterator[IO[str]]:
         place = self.root / _LOCK

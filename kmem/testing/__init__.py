@@ -18,12 +18,14 @@ contract that the instance breaks. No suite needs a GPU or the network. A test o
 - provider.py: the suite of `kmem.interfaces.Provider`.
 - checker.py: the suite of `kmem.interfaces.Checker`.
 - executor.py: the suite of `kmem.interfaces.Executor`.
+- crew.py: the suite of the crew that an executor opens.
 - profiler.py: the suite of `kmem.interfaces.Profiler`.
 - evaluator.py: the suite of `kmem.run.evaluator.Evaluator`.
 """
 
 from kmem.testing.author import check_author
 from kmem.testing.checker import check_checker
+from kmem.testing.crew import check_crew
 from kmem.testing.evaluator import check_evaluator
 from kmem.testing.executor import check_executor
 from kmem.testing.moves import check_moves
@@ -40,6 +42,7 @@ __all__ = [
     "check_author",
     "check_checker",
     "check_evaluator",
+    "check_crew",
     "check_executor",
     "check_moves",
     "check_profiler",

@@ -1,24 +1,32 @@
 """`kmem memory ablate`: searches with and without memory on recorded landscapes, compared."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from kmem.cli.actions.crews import crew_directory, find_executor, say
+from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.display.landscapes import show_comparison
 from kmem.cli.options.ablation import AblationOptions
+from kmem.engines.executor import Wanted
 from kmem.errors import LandscapeError
-from kmem.learning.ablation import Setup, Trial, ablate
+from kmem.learning.ablation import Lanes, Setup, Trial, ablate
 from kmem.learning.arms import Arm
 from kmem.learning.comparison import compare_arms
+from kmem.learning.elsewhere import lanes_of
 from kmem.learning.landscape import Landscape, LandscapeDirectory
 from kmem.learning.picture import draw_ablation
+from kmem.plugins import Registry
 from kmem.records import Strategy
 from kmem.serialize import to_data
 
 
-def ablate_suite(root: Path, options: AblationOptions, *, as_json: bool) -> None:
+def ablate_suite(
+    root: Path, options: AblationOptions, registry: Registry | None, *, as_json: bool
+) -> None:
     """Search with every arm on recorded landscapes, and print how the arms compare.
 
     The table goes to stdout, or to stderr where stdout has the JSON object that was asked for.
@@ -44,9 +52,13 @@ def ablate_suite(root: Path, options: AblationOptions, *, as_json: bool) -> None
     click.echo(
         f"{len(landscapes)} landscapes, {len(setup.arms)} arms, {setup.seeds} seeds", err=True
     )
-    trials = ablate(
-        landscapes, setup, lambda done, total: click.echo(f"seed {done} of {total}", err=True)
-    )
+    with _lanes(root, setup, options, registry or Registry()) as lanes:
+        trials = ablate(
+            landscapes,
+            setup,
+            lambda done, total: click.echo(f"seed {done} of {total}", err=True),
+            lanes,
+        )
     compared = compare_arms(trials)
     summary = {
         "landscapes": {landscape.name: len(landscape.settings) for landscape in landscapes},
@@ -65,6 +77,21 @@ def ablate_suite(root: Path, options: AblationOptions, *, as_json: bool) -> None
         click.echo(f"trials, comparison and plot: {options.out}", err=True)
     if as_json:
         click.echo(json.dumps(summary, sort_keys=True))
+
+
+@contextmanager
+def _lanes(
+    root: Path, setup: Setup, options: AblationOptions, registry: Registry
+) -> Iterator[Lanes | None]:
+    """Where seeds are run: None for the cores of this machine."""
+    if options.where.executor == "local":
+        yield None
+        return
+    executor = find_executor(registry, options.where)
+    with crew_directory() as place, interrupt_on_termination():
+        wanted = Wanted(0, setup.seeds, address=options.where.address, directory=place)
+        with executor.hire(wanted, say) as crew:
+            yield lanes_of(crew, root, say)
 
 
 def read_arms(names: str) -> tuple[Arm, ...]:

@@ -4,7 +4,8 @@ import json
 import secrets
 import shlex
 import sys
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,12 +20,19 @@ from kmem.bench.page import (
     write_page,
 )
 from kmem.bench.problems import BenchProblem, find_problems
-from kmem.bench.process import OptimizeProcess, visible_gpus
+from kmem.bench.process import OptimizeProcess
 from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
 from kmem.bench.rows import Row
-from kmem.bench.schedule import run_problems
+from kmem.bench.schedule import Runner, run_problems
 from kmem.bench.scores import compute_scores
+from kmem.bench.utilisation import (
+    Hold,
+    describe_utilisation,
+    measure_utilisation,
+    read_holds,
+)
+from kmem.cli.actions.bench_away import open_away
 from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.display.bench import BenchDisplay
 from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_SOME_FAILED
@@ -33,22 +41,39 @@ from kmem.cli.options.bench import BenchOptions
 from kmem.devices import resolve_target
 from kmem.errors import MemoryStoreError
 from kmem.explore.models.cost.budget import Spending
+from kmem.host.visible_gpus import visible_gpus
 from kmem.memory.runs.conversations import RunArchive
-from kmem.memory.store import Memory
-from kmem.records import Budget
+from kmem.memory.store import Memory, default_db_path
+from kmem.plugins import Registry
+from kmem.records import Budget, Device
 from kmem.run.directory import default_run_directory, owner_of
 from kmem.run.session import versions
 
 
-def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) -> None:
+def run_bench(
+    paths: tuple[Path, ...], options: BenchOptions, registry: Registry, *, as_json: bool
+) -> None:
     """Run what is still to do, print the results, and exit with the code that they deserve."""
-    places = visible_gpus(options.gpus) if options.gpus is not None else []
     root = options.root or _new_root()
-    manifest, problems = describe_bench(root, paths, options)
+    if options.where.executor != "local":
+        with interrupt_on_termination(), open_away(root, options, registry) as away:
+            manifest, problems = describe_bench(root, paths, options, away.target)
+            with BenchDirectory(root) as directory:
+                directory.write_manifest(manifest)
+                runner = away.runner(manifest.settings)
+                _run(
+                    directory,
+                    manifest,
+                    problems,
+                    Running(runner, away.at_once, lambda: away.home.holds),
+                    as_json=as_json,
+                )
+        return
+    places = visible_gpus(options.gpus) if options.gpus else []
+    manifest, problems = describe_bench(root, paths, options, None)
     with interrupt_on_termination(), BenchDirectory(root) as directory:
         directory.write_manifest(manifest)
-        click.echo(f"bench of {len(problems)} problems in {root}", err=True)
-        at_once = options.jobs * (options.gpus or 1)
+        at_once = options.jobs * max(1, len(places))
         runs = root.resolve() / "runs"
         purse = (
             Purse(
@@ -68,25 +93,63 @@ def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) 
             purse=purse,
             find_begun=find_begun,
         )
-        try:
-            with BenchDisplay(manifest) as show:
-                run_problems(
-                    problems,
-                    runner,
-                    directory,
-                    show,
-                    jobs=at_once,
-                    measured=manifest.measured,
-                    may_start=lambda: purse is None or not purse.is_empty,
-                )
-        except KeyboardInterrupt:
-            print_results(directory, manifest, as_json=as_json)
-            again = f"kmem bench --resume {shlex.quote(str(root))}"
-            click.echo(f"\nInterrupted. What is finished is kept: {again}", err=True)
-            raise SystemExit(EXIT_INTERRUPTED) from None
-        rows = print_results(directory, manifest, as_json=as_json)
-        if purse is not None and len(rows) < len(problems):
-            click.echo(_explain_end(purse, len(problems) - len(rows), manifest, root), err=True)
+        running = Running(runner, at_once, lambda: _take_holds(runner.holds), purse)
+        _run(directory, manifest, problems, running, as_json=as_json)
+
+
+def _take_holds(word: str) -> dict[str, list[Hold]]:
+    """When this machine's GPUs were held, as written down beside their lock files; removes that."""
+    locks = default_db_path().parent / "cache" / "locks"
+    found = read_holds(locks, word)
+    for file in locks.glob(f"*.{word}.holds"):
+        file.unlink(missing_ok=True)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """By what problems are run, how many at once, and what language models may cost.
+
+    `holds` says when each GPU was held.
+    """
+
+    runner: Runner
+    at_once: int
+    holds: Callable[[], Mapping[str, Sequence[Hold]]]
+    purse: Purse | None = None
+
+
+def _run(
+    directory: BenchDirectory,
+    manifest: Manifest,
+    problems: tuple[BenchProblem, ...],
+    running: Running,
+    *,
+    as_json: bool,
+) -> None:
+    root, purse = directory.root, running.purse
+    click.echo(f"bench of {len(problems)} problems in {root}", err=True)
+    try:
+        with BenchDisplay(manifest) as show:
+            run_problems(
+                problems,
+                running.runner,
+                directory,
+                show,
+                jobs=running.at_once,
+                measured=manifest.measured,
+                may_start=lambda: purse is None or not purse.is_empty,
+            )
+    except KeyboardInterrupt:
+        print_results(directory, manifest, as_json=as_json)
+        again = f"kmem bench --resume {shlex.quote(str(root))}"
+        click.echo(f"\nInterrupted. What is finished is kept: {again}", err=True)
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    rows = print_results(directory, manifest, as_json=as_json)
+    if used := describe_utilisation(measure_utilisation(running.holds())):
+        click.echo(used, err=True)
+    if purse is not None and len(rows) < len(problems):
+        click.echo(_explain_end(purse, len(problems) - len(rows), manifest, root), err=True)
     if any(row.failed for row in rows):
         raise SystemExit(EXIT_SOME_FAILED)
 
@@ -127,11 +190,17 @@ def _new_root() -> Path:
 
 
 def describe_bench(
-    root: Path, paths: tuple[Path, ...], options: BenchOptions
+    root: Path,
+    paths: tuple[Path, ...],
+    options: BenchOptions,
+    target: tuple[Device, bool] | None,
 ) -> tuple[Manifest, tuple[BenchProblem, ...]]:
     """What the directory is about with this piece joined to it, and the problems of this piece.
 
     Without paths, problems and settings are those of the directory.
+
+    Args:
+        target: the device of other machines and whether it is there; None: this machine's.
 
     Raises:
         UsageError: if neither paths nor an earlier bench say what to run.
@@ -162,7 +231,7 @@ def describe_bench(
         raise click.UsageError(
             "Name problem files or directories, or with --resume the directory of an earlier bench."
         )
-    device, present = resolve_target(settings.target)
+    device, present = target or resolve_target(settings.target)
     piece = Manifest(
         settings,
         device.name,

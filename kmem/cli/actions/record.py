@@ -1,6 +1,7 @@
 """`kmem bench --record`: measure whole knob landscapes, for searches that need no GPU."""
 
 import shlex
+import shutil
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -8,24 +9,37 @@ from pathlib import Path
 import click
 
 from kmem.bench.problems import find_problems
+from kmem.cli.actions.crews import (
+    ask_for_card,
+    count_gpus,
+    find_executor,
+    open_desk,
+    say,
+    target_of,
+)
 from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.display.landscapes import recording_progress
 from kmem.cli.exit_codes import EXIT_INTERRUPTED
 from kmem.cli.options.bench import BenchOptions
 from kmem.devices import resolve_target
+from kmem.engines.executor import Wanted
 from kmem.errors import ProblemError
+from kmem.learning.recording.elsewhere import record_elsewhere
 from kmem.learning.recording.request import Asked
 from kmem.learning.recording.schedule import record_landscapes
 from kmem.learning.suite import SUFFIX, load_suite
 from kmem.memory.store import Memory
+from kmem.plugins import Registry
 from kmem.problem.load import load_problem
-from kmem.records import Problem
+from kmem.records import Device, Problem
 from kmem.run.ceilings import measured_ceilings
 
 _SEED = 0
 
 
-def record_suite(paths: tuple[Path, ...], options: BenchOptions, root: Path) -> None:
+def record_suite(
+    paths: tuple[Path, ...], options: BenchOptions, root: Path, registry: Registry
+) -> None:
     """Record the landscapes of every problem under the paths into a directory, and print its path.
 
     Exits 130 if interrupted, with what was measured kept.
@@ -35,8 +49,11 @@ def record_suite(paths: tuple[Path, ...], options: BenchOptions, root: Path) -> 
             "Name problem files, directories of them, or a suite file such as "
             "problems/landscapes.json."
         )
-    device, present = resolve_target(options.target)
     problems = find_suite(paths, options.level, options.only)
+    if options.where.executor != "local":
+        _record_away(problems, options, root, registry)
+        return
+    device, present = resolve_target(options.target)
     click.echo(
         f"recording landscapes of {len(problems)} problems for {device.name} in {root}", err=True
     )
@@ -47,20 +64,58 @@ def record_suite(paths: tuple[Path, ...], options: BenchOptions, root: Path) -> 
                     device = measured_ceilings(
                         device, memory, lambda text: click.echo(text, err=True)
                     )
-            asked = Asked(
-                device,
-                present,
-                options.contract.contract,
-                options.settings,
-                _SEED,
-                options.minutes,
-                options.jobs,
-            )
-            record_landscapes(problems, root, asked, show)
+            record_landscapes(problems, root, _asked(options, device, present), show)
     except KeyboardInterrupt:
-        again = shlex.join(["kmem", *sys.argv[1:]])
-        click.echo(f"\nInterrupted. What is measured is kept; go on with: {again}", err=True)
+        _tell_how_to_go_on()
         raise SystemExit(EXIT_INTERRUPTED) from None
+    click.echo(str(root))
+
+
+def _asked(options: BenchOptions, device: Device, present: bool) -> Asked:
+    return Asked(
+        device,
+        present,
+        options.contract.contract,
+        options.settings,
+        _SEED,
+        options.minutes,
+        options.jobs,
+    )
+
+
+def _tell_how_to_go_on() -> None:
+    again = shlex.join(["kmem", *sys.argv[1:]])
+    click.echo(f"\nInterrupted. What is measured is kept; go on with: {again}", err=True)
+
+
+def _record_away(
+    problems: tuple[Problem, ...], options: BenchOptions, root: Path, registry: Registry
+) -> None:
+    """Record on the workers of a crew, a problem on each."""
+    executor = find_executor(registry, options.where)
+    gpus = count_gpus(executor, options.where, options.gpus)
+    place = root.resolve() / "crew"
+    place.mkdir(parents=True, exist_ok=True)
+    cpus = 0 if gpus else options.jobs
+    # one problem at a time on a GPU: its judge fills it
+    wanted = Wanted(gpus, cpus, address=options.where.address, directory=place)
+    try:
+        with interrupt_on_termination(), recording_progress() as show:
+            reference = None
+            if gpus:
+                with open_desk(executor, wanted) as desk:
+                    reference = ask_for_card(desk)
+            device, present = target_of(options.target, reference)
+            if present:
+                with Memory.to_read() as memory:  # the rates as measured, if they are known
+                    device = memory.devices.ceilings(device.name) or device
+            with executor.hire(wanted, say) as crew:
+                record_elsewhere(crew, problems, root, _asked(options, device, present), show)
+    except KeyboardInterrupt:
+        _tell_how_to_go_on()
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
     click.echo(str(root))
 
 

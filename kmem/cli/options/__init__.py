@@ -9,6 +9,8 @@
 - stages.py: what the stages by hand and the look at a problem can be told.
 - run.py: what a run of `kmem optimize` is made from.
 - past_runs.py: which of the past runs a command is about.
+- words.py: the options of a command as words again, for the same command elsewhere.
+- executor.py: on which machines a command works.
 - bench.py: what `kmem bench` runs or records.
 - judge.py: how `kmem verify` and `kmem measure` judge.
 - ablation.py: what `kmem memory ablate` compares.

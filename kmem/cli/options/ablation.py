@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from kmem.cli.options.records import option
+from kmem.cli.options.executor import ExecutorOptions
+from kmem.cli.options.records import nested, option
 from kmem.records import Strategy
 
 
@@ -53,3 +54,4 @@ class AblationOptions:
         envvar="KMEM_ABLATION",
         help="Keep trials, comparison and plot here.",
     )
+    where: ExecutorOptions = nested(ExecutorOptions)

@@ -9,6 +9,7 @@ from kmem.cli.options.authors import author_option
 from kmem.cli.options.baselines import BaselineOptions
 from kmem.cli.options.budget import minutes_option, rounds_option
 from kmem.cli.options.contract import ContractOptions, memory_option, target_option
+from kmem.cli.options.executor import ExecutorOptions
 from kmem.cli.options.models import ModelOptions
 from kmem.cli.options.records import nested, option
 
@@ -62,12 +63,20 @@ class BenchOptions:
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
-        help="Problems at once on each GPU: one is traced and compiled while another is measured.",
+        help="Problems at once on each GPU: one is traced and compiled while another is measured. "
+        "Without GPUs: problems at once.",
     )
     gpus: int | None = option(
         "--gpus",
-        type=click.IntRange(min=1),
-        help="GPUs to spread the problems over; default: one.",
+        type=click.IntRange(min=0),
+        help="GPUs to spread the problems over; default: one, or with another executor all of the "
+        "cluster.",
+    )
+    where: ExecutorOptions = nested(ExecutorOptions)
+    sync: bool = option(
+        "--sync",
+        is_flag=True,
+        help="Then share what was measured, as kmem memory sync does with the remote it remembers.",
     )
     record: Path | None = option(
         "--record",

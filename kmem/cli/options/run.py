@@ -15,6 +15,7 @@ from kmem.cli.options.contract import (
     target_option,
     user_test_option,
 )
+from kmem.cli.options.executor import ExecutorOptions
 from kmem.cli.options.models import ModelOptions
 from kmem.cli.options.records import nested, option
 from kmem.records import Budget, Strategy
@@ -76,6 +77,7 @@ class RunOptions:
     seed: int = option(
         "--seed", type=int, default=0, show_default=True, help="Seed of every random choice."
     )
+    where: ExecutorOptions = nested(ExecutorOptions)
 
     @property
     def budget(self) -> Budget:

@@ -6,4 +6,5 @@
 - compile.py: the written kernels compiled.
 - screen.py: the compiled kernels judged, each verdict kept at once.
 - schedule.py: many problems at once, each through all steps.
+- elsewhere.py: the same on the workers of a crew, one problem a work.
 """

@@ -53,7 +53,11 @@ class Progress:
 
 
 def record_landscapes(
-    problems: Sequence[Problem], root: Path, asked: Asked, on_progress: Callable[[Progress], None]
+    problems: Sequence[Problem],
+    root: Path,
+    asked: Asked,
+    on_progress: Callable[[Progress], None],
+    only: str | None = None,
 ) -> None:
     """Record every problem that has no finished landscape in `root` yet.
 
@@ -61,6 +65,7 @@ def record_landscapes(
 
     Args:
         on_progress: called by one thread at a time, not always the same.
+        only: the name of the one problem to record; the others choose settings with it.
 
     Raises:
         ProblemError: for a problem that breaks the contract; the others are recorded first.
@@ -68,7 +73,11 @@ def record_landscapes(
         KeyboardInterrupt: what was judged until then is kept.
     """
     directory = LandscapeDirectory(root)
-    waiting = [problem for problem in problems if not _is_finished(directory, problem, asked)]
+    waiting = [
+        problem
+        for problem in problems
+        if only in (None, problem.name) and not is_recorded(directory, problem, asked)
+    ]
     total, done = 2 * len(problems), 2 * (len(problems) - len(waiting))
     if not waiting:
         on_progress(Progress(done, total, "everything is recorded already"))
@@ -88,7 +97,7 @@ def record_landscapes(
         try:
             started = time.monotonic()
             written = writers.submit(
-                write_problem, problem, _siblings(problem, problems), asked, root, scratch
+                write_problem, problem, siblings_of(problem, problems), asked, root, scratch
             ).result()
             prepared = compile_written(written, asked, compilers)
             settings, seconds = len(prepared.points) - 1, time.monotonic() - started
@@ -127,7 +136,8 @@ def record_landscapes(
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _is_finished(directory: LandscapeDirectory, problem: Problem, asked: Asked) -> bool:
+def is_recorded(directory: LandscapeDirectory, problem: Problem, asked: Asked) -> bool:
+    """Whether there is a finished landscape of a problem, recorded as it is asked for."""
     landscape = directory.find(problem.name)
     return (
         landscape is not None
@@ -136,7 +146,7 @@ def _is_finished(directory: LandscapeDirectory, problem: Problem, asked: Asked) 
     )
 
 
-def _siblings(problem: Problem, problems: Sequence[Problem]) -> tuple[Problem, ...]:
+def siblings_of(problem: Problem, problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """The same file at other sizes."""
     return tuple(
         other for other in problems if other.path == problem.path and other.hash != problem.hash

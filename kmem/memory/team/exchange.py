@@ -27,6 +27,8 @@ from kmem.memory.team.lines import (
     header_lines,
     outcome_lines,
     read_lines,
+    read_texts,
+    read_what_is_whole,
     retraction_lines,
 )
 from kmem.memory.team.replacing import replace_export
@@ -138,6 +140,21 @@ def import_outcomes(memory: Memory, path: Path) -> Exchanged:
         for file in files:
             total += _merge_lines(memory, read_lines(file))
     return total
+
+
+def merge_texts(memory: Memory, texts: Sequence[str], place: str) -> Exchanged:
+    """Merge lines that came another way than by a file.
+
+    Raises:
+        MemoryStoreError: if a line is damaged; it names the place and the line.
+    """
+    return _merge_lines(memory, read_texts(texts, place))
+
+
+def merge_what_is_whole(memory: Memory, file: Path) -> tuple[Exchanged, list[str]]:
+    """Merge the lines of a file that can be taken; also why each other line cannot."""
+    whole, refused = read_what_is_whole(file)
+    return _merge_lines(memory, iter(whole)), refused
 
 
 def merge_memory(memory: Memory, other: Path) -> Exchanged:

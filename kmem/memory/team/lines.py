@@ -100,6 +100,28 @@ def read_lines(file: Path) -> Iterator[Line]:
         ) from ex
 
 
+def read_texts(texts: Iterable[str], place: str) -> Iterator[Line]:
+    """Lines that came another way than by a file. Raises MemoryStoreError as `read_lines` does."""
+    for number, text in enumerate(texts, start=1):
+        yield _read_line(text, f"{place}:{number}")
+
+
+def read_what_is_whole(file: Path) -> tuple[list[Line], list[str]]:
+    """The lines of a file that can be taken, and why each other one cannot."""
+    whole, refused = [], []
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for number, text in enumerate(lines, start=1):
+            try:
+                if text.strip():
+                    line = _read_line(text.rstrip("\n"), f"{file}:{number}")
+                    if line.record:
+                        build_entry(line)
+                    whole.append(line)
+            except MemoryStoreError as ex:
+                refused.append(str(ex))
+    return whole, refused
+
+
 def build_entry(line: Line) -> LedgerEntry:
     """The outcome of a line, ready for the ledger.
 

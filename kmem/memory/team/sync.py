@@ -7,11 +7,14 @@ branch of its own.
 Syncing fetches the branch, merges the segments not merged yet, and pushes one new segment with this
 memory's own outcomes and retractions that none of its segments holds. Who pushes second fetches
 again and adds the same file on top. A killed sync leaves nothing half done: the clone is reset to
-the remote each time, and merging is idempotent.
+the remote each time, and merging is idempotent. A segment or a line that cannot be taken is named
+and left out, each time again until it is mended; it stops nothing else.
 """
 
 import hashlib
 import json
+import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +23,7 @@ from pathlib import Path
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.store import Memory
-from kmem.memory.team.exchange import Exchanged, import_outcomes
+from kmem.memory.team.exchange import Exchanged, merge_what_is_whole
 from kmem.memory.team.git import run_git
 from kmem.memory.team.lines import header_lines, outcome_lines, retraction_lines
 from kmem.memory.team.names import find_name
@@ -28,8 +31,20 @@ from kmem.records import content_hash
 from kmem.serialize import from_json, to_json
 
 BRANCH = "kmem-memory"
-#: Pushes tried while others push at the same time.
-_PUSHES = 8
+#: Pushes tried while others push at the same time: one of all who push at once gets through, so
+#: that the last of twenty members needs about twenty, and pauses of chance part them.
+_PUSHES = 80
+_PAUSE_S = 0.25
+#: What git says of a push that came second, or met another in the same moment.
+_OVERTAKEN = (
+    "[rejected]",
+    "fetch first",
+    "failed to lock",
+    "cannot lock ref",
+    "failed to update ref",
+    "incorrect old value provided",
+    "reference already exists",
+)
 _TRACKED = f"refs/remotes/origin/{BRANCH}"
 
 
@@ -41,6 +56,7 @@ class Synced:
     segments: int  # merged
     published: int  # outcomes and retractions; 0 if there was nothing new
     contributed: int = 0  # what else was put beside them
+    refused: tuple[str, ...] = ()  # why segments and lines were left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +110,34 @@ def sync_memory(
             new; called again after each fetch.
 
     Raises:
-        MemoryStoreError: if git fails, a segment is damaged, or another licence was stated before.
+        MemoryStoreError: if git fails, or another licence was stated before.
     """
     if licence is not None:
         memory.contributors.set_licence(memory.contributors.own_name, licence)
     name = find_name(memory, redact=redact)
     clone = _open_clone(memory, remote)
     merged, segments = Exchanged(0, 0, 0), 0
-    for _ in range(_PUSHES):
+    refused: dict[str, None] = {}  # each once, though a push that comes second reads them again
+    for times in range(_PUSHES):
+        if times:
+            time.sleep(random.uniform(0, _PAUSE_S))
         _fetch(clone)
         for path in sorted(clone.glob("segments/*/*.jsonl")):
-            added = _merge_segment(memory, path, remote)
+            added, reasons = _merge_segment(memory, path, remote)
+            refused |= dict.fromkeys(reasons)
             if added is not None:
                 merged, segments = merged + added, segments + 1
         _remember(memory, SyncSettings(_address(remote), sources, redact, imported))
         lines = list(_unpublished(memory, clone, sources=sources, redact=redact, imported=imported))
         contributed = contribute(clone)
         if not lines and not contributed:
-            return Synced(merged, segments, 0)
+            return Synced(merged, segments, 0, refused=tuple(refused))
         if lines:
             _write_segment(memory, clone, lines, name)
         own_name = memory.contributors.own_name
         message = f"{len(lines)} records, {contributed} skills of {name or own_name}"
         if _push(clone, message, name or "kmem"):
-            return Synced(merged, segments, len(lines), contributed)
+            return Synced(merged, segments, len(lines), contributed, tuple(refused))
     raise MemoryStoreError(
         f"Others pushed to {remote} each of {_PUSHES} times; run `kmem memory sync` again"
     )
@@ -167,28 +187,36 @@ def _push(clone: Path, message: str, author: str) -> bool:
     pushed = run_git(
         clone,
         ["push", "--quiet", "origin", f"HEAD:refs/heads/{BRANCH}"],
-        allow=("[rejected]", "fetch first", "failed to lock"),
+        allow=_OVERTAKEN,
     )
     return pushed is not None
 
 
-def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
-    """Merge a segment whose bytes are what its name says; None if that was done before."""
+def _merge_segment(
+    memory: Memory, path: Path, remote: str
+) -> tuple[Exchanged | None, tuple[str, ...]]:
+    """Merge a segment whose bytes are what its name says, and say what of it was left out.
+
+    Nothing (None) is merged of one that was merged whole before, or is damaged.
+    """
     name = f"{path.parent.name}/{path.stem}"
     if memory.storage.read("select 1 from segments where name = ?", [name]):
-        return None
+        return None, ()
     if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem:
-        raise MemoryStoreError(
+        reason = (
             f"Segment {name} of {remote} is damaged: its bytes have another hash; "
             "have its contributor restore it"
         )
-    added = import_outcomes(memory, path)
+        return None, (reason,)
+    added, refused = merge_what_is_whole(memory, path)
+    if refused:  # a later kmem may read these lines
+        return added, tuple(refused)
     with memory.storage.write() as connection:
         connection.execute(
             "insert or ignore into segments (name, remote, merged_at) values (?, ?, ?)",
             [name, remote, datetime.now(UTC).isoformat(timespec="seconds")],
         )
-    return added
+    return added, ()
 
 
 def _unpublished(
@@ -231,7 +259,10 @@ def _published_hashes(directory: Path) -> Iterator[str]:
     for path in directory.glob("*.jsonl"):
         with path.open(encoding="utf-8") as lines:
             for text in lines:
-                data = json.loads(text)
+                try:
+                    data = json.loads(text)
+                except ValueError:  # damaged: what it held is not there
+                    continue
                 if "hash" in data:  # a licence line has none
                     yield data.get("redacts", data["hash"])
 

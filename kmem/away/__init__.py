@@ -1,0 +1,12 @@
+"""Runs on the workers of a crew, with the memory of the process that asks for them.
+
+That process alone writes its database. A worker gets a copy, and tells what its run commits as it
+goes, so that a run whose worker is lost goes on from there.
+
+- request.py: what a worker is told, and the lines in which it tells how it goes.
+- ceilings.py: whether a card is as fast as those that the bounds were measured on.
+- process.py: a run on a worker, as a process of its own.
+- errand.py: the run as the process that asked sees it.
+- home.py: the database of that process: copies for workers, and what they tell taken in.
+- runner.py: the problems of a bench on the workers of a crew.
+"""

@@ -1,0 +1,42 @@
+"""How long each GPU of a bench was in use, from the holds of its lease."""
+
+from pathlib import Path
+
+import pytest
+
+from kmem.bench.utilisation import (
+    describe_utilisation,
+    join_holds,
+    measure_utilisation,
+    read_holds,
+)
+from kmem.host.lease import HOLDS_VARIABLE, GpuLease
+
+
+def test_time_that_several_hold_counts_once_and_gaps_do_not() -> None:
+    holds = [(0.0, 40.0, False), (10.0, 20.0, True), (30.0, 60.0, False), (80.0, 100.0, True)]
+    (found,) = measure_utilisation({"GPU-1": holds, "GPU-2": []})
+    assert (found.span_s, found.held_s, found.alone_s) == (100.0, 80.0, 30.0)
+    assert measure_utilisation({"GPU-1": join_holds(holds + holds)}) == [found]
+    assert describe_utilisation([found]) == (
+        "GPU-1: in use 80% of 1.7 min between its first and last measurement, timing alone 30%"
+    )
+
+
+def test_a_lease_writes_its_holds_down_under_the_word_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for word in (None, "night"):
+        if word:
+            monkeypatch.setenv(HOLDS_VARIABLE, word)
+        with (
+            GpuLease(tmp_path, "GPU-1", lambda text: None) as lease,
+            lease.hold(exclusive=False),
+            lease.hold(exclusive=True),
+        ):
+            pass
+    with next(tmp_path.glob("*.holds")).open("a") as file:
+        file.write("17.0 1")  # torn by a kill
+    found = read_holds(tmp_path, "night")
+    assert list(found) == ["GPU-1"] and [alone for _, _, alone in found["GPU-1"]] == [False, True]
+    assert read_holds(tmp_path, "other") == {}
