@@ -289,6 +289,9 @@ class _RememberingEmbedder:
         self._embedder = embedder
         self._vectors: dict[str, np.ndarray] = {}
 
+    def verify(self) -> None:
+        self._embedder.verify()
+
     def __call__(self, texts: list[str]) -> "np.ndarray":
         import numpy as np  # as late as in kmem.memory
 

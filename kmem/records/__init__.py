@@ -35,6 +35,7 @@ from kmem.records.diagnosis import (
 from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
 from kmem.records.kernel import Kernel, Launch, Profile, SiteChoice
 from kmem.records.outcome import (
+    REDACTED,
     Experience,
     MeasuredKernel,
     Outcome,
@@ -113,6 +114,7 @@ __all__ = [
     "Problem",
     "Profile",
     "Purity",
+    "REDACTED",
     "Recalled",
     "Run",
     "RunResult",

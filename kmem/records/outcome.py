@@ -11,6 +11,9 @@ from kmem.records.plan import Move
 from kmem.records.problem import Contract
 from kmem.records.verdict import Status
 
+#: What stands in an outcome for what its owner kept back (memory/ledger/redaction.py).
+REDACTED = "redacted"
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -39,16 +39,5 @@ def prescribe(
 
 def describe_record(records: Sequence[TrackRecord]) -> str:
     """What the ledger says a skill has earned, by architecture, in a sentence."""
-    told = []
-    for item in records:
-        gain = f", {item.speedup:.2f}x in the geometric mean" if item.speedup is not None else ""
-        again = (
-            f"; remembered kernels of it passed {item.recalled} times again"
-            if item.recalled
-            else ""
-        )
-        told.append(
-            f"on {item.arch} {item.tried} tried, {item.passed} passed, {item.improved} of the "
-            f"{item.compared} compared with a parent or baseline improved{gain}{again}"
-        )
+    told = [f"on {item.arch} {item.told}" for item in records]
     return "; ".join(told) or "never tried yet"
