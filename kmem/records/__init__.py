@@ -36,6 +36,7 @@ from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
 from kmem.records.kernel import Kernel, Launch, Profile, SiteChoice
 from kmem.records.outcome import (
     REDACTED,
+    Descent,
     Experience,
     MeasuredKernel,
     Outcome,
@@ -92,6 +93,7 @@ __all__ = [
     "Contract",
     "DTYPE_BYTES",
     "Device",
+    "Descent",
     "Diagnosis",
     "Effect",
     "ErrorReport",

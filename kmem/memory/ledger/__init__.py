@@ -16,5 +16,6 @@ In the order in which an outcome passes, from its record to an answer:
 - track_records.py: `memory.track_records`: posteriors and track records of skills, when asked for.
 - winners.py: `memory.winners`: the kernels to start from.
 - rungs.py: how far up their precision ladders the sites of a graph had to climb.
+- descents.py: how fast earlier searches came down.
 - experience.py: what settings of recipes took on other graphs.
 """
