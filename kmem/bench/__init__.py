@@ -7,6 +7,7 @@
 - purse.py: the dollars of a bench, shared out among its problems.
 - schedule.py: many problems, some at once, and what an interrupt does.
 - scores.py: the numbers over all rows.
+- comparing.py: two benches paired row by row, with intervals.
 - plot.py: the picture of all times.
 - page.py: the table and the page.
 """

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
@@ -64,6 +64,7 @@ class OptimizeProcess:
         jobs: int = 1,
         purse: Purse | None = None,
         find_begun: Callable[[Path], str | None] = lambda directory: None,
+        candidates: Mapping[str, int] | None = None,
     ) -> None:
         """Share the GPUs and the cores out among the processes.
 
@@ -74,7 +75,9 @@ class OptimizeProcess:
             purse: what language models may cost; None: no limit.
             find_begun: the id of a run that memory knows, by its directory; for runs whose answers
                 were paid for.
+            candidates: of a round, by the key of the problem; by default those of the settings.
         """
+        self._candidates = candidates or {}
         self._purse = purse
         self._find_begun = find_begun
         self.settings = settings
@@ -200,8 +203,9 @@ class OptimizeProcess:
             "--purity": asked.purity,
             "--memory": asked.memory,
             "--rounds": str(asked.rounds),
+            "--strategy": asked.strategy,
             "--minutes": str(asked.minutes),
-            "--candidates": str(asked.candidates),
+            "--candidates": str(self._candidates.get(problem.key, asked.candidates)),
             "--baselines": asked.baselines,
         }
         if asked.baseline_minutes is not None:

@@ -9,6 +9,7 @@
 - judge.py: judge one kernel, or repeat a bundle.
 - termination.py: SIGTERM taken for a Ctrl-C.
 - bench.py: run many problems.
+- bench_pair.py: pair the rows of two benches.
 - record.py: record the landscapes of many problems.
 - ablate.py: compare searches with and without memory on recorded landscapes.
 - try_recipe.py: try the recipe of a skill on a problem.

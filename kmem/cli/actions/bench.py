@@ -4,7 +4,8 @@ import json
 import secrets
 import shlex
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kmem.bench.page import (
     sort_rows,
     write_page,
 )
-from kmem.bench.problems import BenchProblem, find_problems
+from kmem.bench.problems import BenchProblem, choose_problems, find_problems
 from kmem.bench.process import OptimizeProcess, visible_gpus
 from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
@@ -35,7 +36,7 @@ from kmem.errors import MemoryStoreError
 from kmem.explore.models.cost.budget import Spending
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
-from kmem.records import Budget
+from kmem.records import Budget, Strategy
 from kmem.run.directory import default_run_directory, owner_of
 from kmem.run.session import versions
 
@@ -47,6 +48,9 @@ def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) 
     manifest, problems = describe_bench(root, paths, options)
     with interrupt_on_termination(), BenchDirectory(root) as directory:
         directory.write_manifest(manifest)
+        if options.retry_failed:
+            again = directory.forget_failed({problem.key for problem in problems})
+            click.echo(f"{again} failed problems run again", err=True)
         click.echo(f"bench of {len(problems)} problems in {root}", err=True)
         at_once = options.jobs * (options.gpus or 1)
         runs = root.resolve() / "runs"
@@ -67,6 +71,7 @@ def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) 
             jobs=options.jobs,
             purse=purse,
             find_begun=find_begun,
+            candidates=_candidates(manifest.settings),
         )
         try:
             with BenchDisplay(manifest) as show:
@@ -89,6 +94,14 @@ def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) 
             click.echo(_explain_end(purse, len(problems) - len(rows), manifest, root), err=True)
     if any(row.failed for row in rows):
         raise SystemExit(EXIT_SOME_FAILED)
+
+
+def _candidates(settings: Settings) -> Mapping[str, int]:
+    """What each problem's control is given: as many measurements as the run that it controls."""
+    if settings.control is None:
+        return {}
+    rows = read_rows(Path(settings.control))
+    return {row.key: row.measurements for row in rows if row.measurements}
 
 
 def _explain_end(purse: Purse, left: int, manifest: Manifest, root: Path) -> str:
@@ -152,8 +165,12 @@ def describe_bench(
             options.timing.baseline_minutes,
             options.candidates,
             author_words(options),
+            options.strategy,
         )
         problems = find_problems(paths, options.level, options.only)
+    elif options.control is not None and earlier is None:
+        settings, known = _control_of(options.control)
+        problems = find_problems(known, None, options.only)
     elif earlier is not None:
         settings = earlier.settings
         known = [Path(problem.path) for problem in earlier.problems]
@@ -162,6 +179,7 @@ def describe_bench(
         raise click.UsageError(
             "Name problem files or directories, or with --resume the directory of an earlier bench."
         )
+    problems = choose_problems(problems, options.first, options.sample)
     device, present = resolve_target(settings.target)
     piece = Manifest(
         settings,
@@ -175,6 +193,25 @@ def describe_bench(
         options.usd,
     )
     return (earlier.extend(piece, root) if earlier else piece), piece.problems
+
+
+def _control_of(root: Path) -> tuple[Settings, list[Path]]:
+    """The settings of the control of a bench, and the problems that have a row there.
+
+    Raises UsageError if there is none.
+    """
+    manifest = read_manifest(root)
+    done = {row.key for row in read_rows(root) if not row.failed}
+    if manifest is None or not done:
+        raise click.UsageError(f"{root} holds no rows of a bench that a control could be made of.")
+    settings = replace(
+        manifest.settings,
+        strategy=Strategy.BEST_OF_N.value,
+        rounds=0,
+        memory="off",
+        control=str(root.resolve()),
+    )
+    return settings, [Path(each.path) for each in manifest.problems if each.key in done]
 
 
 def print_results(directory: BenchDirectory, manifest: Manifest, *, as_json: bool) -> list[Row]:
