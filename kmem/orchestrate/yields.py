@@ -36,11 +36,11 @@ class Weights:
     set aside.
     """
 
-    other_graph: float = 0.1  # a search of a graph of another structure
+    other_graph: float = 0.05  # a search of a graph of another structure
     same_recipe: float = 0.2  # and of one that a recipe of this run wrote kernels for
     own_gain: float = 0.5  # what this run gained by its last measurements
-    unknown: float = 0.5  # a search that nobody knows
-    unknown_gain: float = 0.006  # and what its next round brings, in the logarithm
+    unknown: float = 0.25  # a search that nobody knows
+    unknown_gain: float = 0.01  # and what its next round brings, in the logarithm
 
 
 WEIGHTS = Weights()

@@ -152,7 +152,10 @@ def describe_bench(
         OutputError: if the directory holds a bench with other settings.
     """
     earlier = read_manifest(root)
-    if paths:
+    if options.control is not None:
+        settings, known = _control_of(options.control)
+        problems = find_problems(paths or known, options.level, options.only)
+    elif paths:
         contract = options.contract
         settings = Settings(
             contract.precision,
@@ -168,9 +171,6 @@ def describe_bench(
             options.strategy,
         )
         problems = find_problems(paths, options.level, options.only)
-    elif options.control is not None and earlier is None:
-        settings, known = _control_of(options.control)
-        problems = find_problems(known, None, options.only)
     elif earlier is not None:
         settings = earlier.settings
         known = [Path(problem.path) for problem in earlier.problems]
