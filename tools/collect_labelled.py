@@ -1,6 +1,8 @@
 """Profiles without counters, each with the skills that are right for it.
 
-    python tools/collect_labelled.py        writes tests/data/compiled_profiles.jsonl
+    python tools/collect_labelled.py
+
+It adds to tests/data/compiled_profiles.jsonl what is not there yet.
 
 Two sources, none of them made up for the purpose. The file before.py of each skill's examples: the
 skill was written for such a kernel. And the sick kernels of tests/planted. Each is compiled for an
@@ -12,6 +14,7 @@ from its name alone. `tools/retrieval_hits.py` asks for the skills.
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,8 +27,8 @@ from kmem.problem.trace import trace_problem
 from kmem.problem.traced import TracedProblem
 from kmem.profile.collect import collect_profile
 from kmem.profile.static import StaticProfiler
-from kmem.records import Contract, Kernel, content_hash
-from kmem.serialize import to_data
+from kmem.records import Contract, Kernel, Profile, content_hash
+from kmem.serialize import to_data, to_json
 from kmem.skills import load_skill
 
 ROOT = Path(__file__).parent.parent
@@ -66,13 +69,13 @@ class Case(NamedTuple):
 
 def sources() -> Iterator[Case]:
     """The cases."""
+    for name, right in RIGHT.items():
+        yield Case(f"planted {name}", ROOT / "tests" / "planted" / f"{name}.py", "Sick", right)
     for before in sorted((ROOT / "skills").glob("*/examples/before.py")):
         skill = before.parent.parent.name
         operators = load_skill(before.parent.parent).operators
         about = tuple(name for name in operators[:1] if name != "any")
         yield Case(f"example {skill}", before, "Model", (skill,), about)
-    for name, right in RIGHT.items():
-        yield Case(f"planted {name}", ROOT / "tests" / "planted" / f"{name}.py", "Sick", right)
 
 
 def collect(case: Case) -> dict[str, object]:
@@ -99,19 +102,36 @@ def collect(case: Case) -> dict[str, object]:
         "right": list(right),
         "operators": list(profile.operators or about),
         "bound": to_data(bound) if bound else None,
-        "profile": to_data(profile),
+        **_pack(profile),
+    }
+
+
+def _pack(profile: Profile) -> dict[str, object]:
+    """A profile with each distinct launch once, and their order: a loop launches the same often."""
+    texts = [to_json(replace(launch, serves=())) for launch in profile.launches]
+    distinct = list(dict.fromkeys(texts))
+    places = {text: place for place, text in enumerate(distinct)}
+    return {
+        "profile": to_data(replace(profile, launches=())),
+        "launches": [json.loads(text) for text in distinct],
+        "order": [places[text] for text in texts],
     }
 
 
 def main() -> None:
-    with CASES.open("w", encoding="utf-8") as file:
+    known = CASES.read_text(encoding="utf-8").splitlines() if CASES.is_file() else []
+    done = {json.loads(line)["name"] for line in known}
+    with CASES.open("a", encoding="utf-8") as file:
         for case in sources():
+            if case.name in done:
+                continue
             try:
                 found = collect(case)
             except KmemError as ex:
                 print(f"{case.name}: left out, {str(ex).splitlines()[0]}", file=sys.stderr)
                 continue
             file.write(json.dumps(found, sort_keys=True) + "\n")
+            file.flush()
             print(case.name, flush=True)
 
 

@@ -14,7 +14,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -81,7 +81,9 @@ def cases() -> Iterator[Case]:
 
 
 def _compiled(case: dict) -> Diagnosis:
-    profile = from_data(Profile, case["profile"])
+    distinct = [from_data(Launch, launch) for launch in case["launches"]]
+    launches = tuple(distinct[place] for place in case["order"])
+    profile = replace(from_data(Profile, case["profile"]), launches=launches)
     bound = from_data(Bound, case["bound"]) if case["bound"] else None
     return diagnose(profile, named_target(_TARGET), bound, latency_ms=None)
 
