@@ -8,9 +8,9 @@ prescriptions drawn at random, and best-of-n by as many measurements as the loop
 same minutes, rounds and candidates for a problem. The two loops have a memory each, which begins as
 db/evidence; the control has none.
 
-A call ends after --seconds; the same call goes on, whatever ended the last one, also a kill. When
-every problem has its three rows, the pairs and the outcomes of prescribed fixes are written:
-DIR/compared.md, DIR/outcomes.jsonl. On a machine that keeps only one folder, give a DIR in it and
+A call ends after --seconds; the same call goes on, whatever ended the last one, also a kill. What
+is there so far is compared in DIR; when every problem has its three rows, the loop's outcomes, with
+those of prescribed fixes, are exported there, too. On a machine that keeps only one folder, give a DIR in it and
 bring it back before the next call.
 """
 
