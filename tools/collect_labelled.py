@@ -100,7 +100,7 @@ def collect(case: Case) -> dict[str, object]:
         "name": name,
         "half": "tuned" if int(content_hash(name)[:8], 16) % 2 else "unseen",
         "right": list(right),
-        "operators": list(profile.operators or about),
+        "operators": [name for name in profile.operators if name != "opaque"] or list(about),
         "bound": to_data(bound) if bound else None,
         **_pack(profile),
     }

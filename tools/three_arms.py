@@ -10,8 +10,8 @@ db/evidence; the control has none.
 
 A call ends after --seconds; the same call goes on, whatever ended the last one, also a kill. What
 is there so far is compared in DIR; when every problem has its three rows, the loop's outcomes, with
-those of prescribed fixes, are exported there, too. On a machine that keeps only one folder, give a DIR in it and
-bring it back before the next call.
+those of prescribed fixes, are exported there, too. On a machine that keeps only one folder, give a
+DIR in it and bring it back before the next call.
 """
 
 import argparse
