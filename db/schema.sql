@@ -157,17 +157,31 @@ CREATE TABLE retractions (
 
 CREATE INDEX retractions_by_outcome on retractions (outcome_hash);
 
+CREATE TABLE settlements (
+    hash text primary key,
+    outcome_hash text not null,
+    record text not null
+) strict;
+
+CREATE INDEX settlements_by_outcome on settlements (outcome_hash);
+
 CREATE TRIGGER outcomes_are_never_updated before update on outcomes
 begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end;
 
 CREATE TRIGGER outcomes_are_never_deleted before delete on outcomes
 begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end;
 
+CREATE TRIGGER settlements_are_never_updated before update on settlements
+begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end;
+
+CREATE TRIGGER settlements_are_never_deleted before delete on settlements
+begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end;
+
 CREATE TRIGGER retractions_are_never_updated before update on retractions
-begin select raise(abort, 'the ledger is append-only'); end;
+begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end;
 
 CREATE TRIGGER retractions_are_never_deleted before delete on retractions
-begin select raise(abort, 'the ledger is append-only'); end;
+begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end;
 
 CREATE TABLE skill_sums (
     id integer primary key,
@@ -187,11 +201,21 @@ CREATE TABLE skill_sums (
     log_speedup_squared_e9 integer not null,
     recalled integer not null,
     recalled_log_speedup_e9 integer not null,
+    held integer not null,
+    refuted integer not null,
     revision integer not null,
     unique (skill, bottleneck, operator, arch, torch, triton, recipe, origin)
 ) strict;
 
 CREATE INDEX skill_sums_by_revision on skill_sums (revision);
+
+CREATE TABLE graph_times (
+    setting text not null,
+    uses text not null,
+    shared text not null,
+    best_ms real not null,
+    primary key (setting, uses, shared)
+) strict, without rowid;
 
 CREATE TABLE skill_signature_sums (
     skill text not null,

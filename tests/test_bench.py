@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from kmem.bench.comparing import compare_rows, render_comparison
 from kmem.bench.page import render_page, render_scores, render_table, shorten_command
-from kmem.bench.problems import BenchProblem, find_problems
+from kmem.bench.problems import BenchProblem, choose_problems, find_problems
 from kmem.bench.process import OptimizeProcess
 from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
@@ -625,6 +626,54 @@ def test_a_file_that_is_no_manifest_or_no_row_is_named(tmp_path: Path) -> None:
         read_rows(tmp_path)
 
 
+def test_failed_rows_are_forgotten_to_be_run_again_and_others_are_kept(tmp_path: Path) -> None:
+    failed = replace(row("b"), status=RowStatus.CRASHED, reason="killed", result=None)
+    other = replace(failed, problem="c", source_hash="cccc")
+    with BenchDirectory(tmp_path) as directory:
+        for each in (row("a"), failed, other):
+            directory.append(each)
+        assert directory.forget_failed({problem("a").key, failed.key}) == 1
+        directory.append(row("d"))
+    assert [each.problem for each in read_rows(tmp_path)] == ["a", "c", "d"]
+
+
+def test_the_first_and_a_sample_that_grows_are_chosen_in_order() -> None:
+    found = [problem(f"{number}_p") for number in range(20)]
+    assert choose_problems(found, 3, None) == found[:3]
+    few, more = choose_problems(found, None, 5), choose_problems(found, None, 9)
+    assert (len(few), len(more)) == (5, 9) and set(few) < set(more)
+    assert few != found[:5] and few == [each for each in found if each in few]
+    assert choose_problems(found, None, 99) == found
+
+
+# ---- two benches
+
+
+def test_two_benches_are_paired_row_by_row_with_intervals() -> None:
+    first = [row("a", measurements=30), row("b", speedup=None, measurements=30), row("c")]
+    second = [
+        row("a", speedup=3.0, measurements=10),
+        row("b", speedup=1.5, measurements=20),
+        row("d"),
+    ]
+    found = compare_rows(first, second)
+    assert [pair.gain for pair in found.pairs] == [1.5, 1.5]
+    assert found.pairs[0].bounds == pytest.approx((2.9 / 2.1, 3.1 / 1.9))
+    assert found.pairs[1].bounds == pytest.approx((1.4, 1.6)), "the module itself is exact"
+    assert (found.gain, found.gain_bounds) == (pytest.approx(1.5), pytest.approx((1.5, 1.5)))
+    assert found.measurements == pytest.approx(0.5)
+    assert 1 / 3 <= found.measurements_bounds[0] < 0.5 < found.measurements_bounds[1] <= 2 / 3
+    assert (found.faster, found.slower, found.unpaired) == (2, 0, ("c", "d"))
+    back = compare_rows(second, first)
+    assert (back.faster, back.slower) == (0, 2)
+    within = compare_rows([row("a")], [row("a", speedup=2.03)])
+    assert (within.faster, within.slower, within.measurements) == (0, 0, None)
+    assert compare_rows([row("a")], [row("b")]) is None
+    text = render_comparison(found, {"first": "control", "second": "search"})
+    assert "1.500 (1.500 to 1.500) times as fast as those of control" in text
+    assert "Not in both: c, d." in text
+
+
 # ---- the process
 
 
@@ -665,6 +714,8 @@ def test_a_process_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> 
         "rw",
         "--rounds",
         "4",
+        "--strategy",
+        "bandit",
         "--minutes",
         "3.0",
         "--candidates",
@@ -677,6 +728,9 @@ def test_a_process_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> 
         str(tmp_path / "run"),
         "--json",
     ]
+    runner = OptimizeProcess(SETTINGS, tmp_path, candidates={problem("a").key: 37})
+    words = runner.command(problem("a"), tmp_path / "run")
+    assert words[words.index("--candidates") + 1] == "37", "a control gets its own number"
     assert "--target" not in OptimizeProcess(replace(SETTINGS, target=None), tmp_path).command(
         problem("a"), tmp_path / "run"
     )

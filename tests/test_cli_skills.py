@@ -92,6 +92,8 @@ def test_show_renders_the_text_and_the_track_record(registry: SimpleNamespace) -
             "improved": 1,
             "speedup": pytest.approx(2.0),
             "recalled": 0,
+            "held": 0,
+            "refuted": 0,
         }
     ]
 

@@ -303,6 +303,9 @@ def test_an_idea_whose_claim_was_falsified_without_gain_is_not_tried_again(tmp_p
             "the base, and one more: the fastest attempt at the fix, which did not win"
         )
         (veto,) = memory.runs.plans("r1")[-1].plan.vetoes
+        (settlement,) = memory.ledger.settlements()
+        settled = memory.ledger.find(settlement.outcome_hash)
+        assert (settled.source_hash, settlement.held) == (lesson.kernel, False)
     assert "traffic_ratio <= 0.9x was falsified (2 before, 2 after)" in lesson.text
     assert (veto.author, veto.skill, veto.instruction) == ("llm", "unaided", "use wider loads")
     later = [turn.user for turn in server.requests if role_of(turn) == "planner"][-1]
@@ -626,8 +629,8 @@ def test_what_a_skill_has_earned_is_told_as_the_ledger_has_it(tmp_path: Path) ->
     told = re.findall(r"## Skill: widen-vector-access\n.*\nTrack record: (.*)", second)
     assert len(told) == 1
     assert re.fullmatch(
-        r"on sm_90 1 tried, 1 passed, 1 of the 1 compared with a parent or baseline improved, "
-        r"\d+\.\d\dx in the geometric mean",
+        r"on sm_90 1 tried, 1 passed; faster in 1 of 1 comparisons with what does without it "
+        r"\(\d+\.\d\dx in the geometric mean\); 0 of 1 predictions held",
         told[0],
     )
     with Memory(tmp_path / "kmem.db") as memory:

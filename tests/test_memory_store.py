@@ -14,7 +14,6 @@ from kmem.devices import named_target
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.ledger.outcomes import ledger_entry
-from kmem.memory.ledger.sums import effect_log_speedup
 from kmem.memory.runs.entries import RunEntry
 from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.memory.store import Memory, default_db_path
@@ -388,7 +387,7 @@ def test_graph_sizes_lists_every_size_of_every_tensor_placeholder() -> None:
 
 def test_a_skills_record_is_the_geometric_mean_of_its_steps(memory: Memory) -> None:
     for latency, parent in ((1.0, 2.0), (1.0, 8.0), (2.0, 1.0)):  # two steps forward, one back
-        memory.ledger.record(make_outcome(latency, parent_ms=parent))
+        memory.ledger.record(make_outcome(latency, parent_ms=parent, move=Move.FIX))
     memory.ledger.record(make_outcome(None))
     memory.ledger.record(make_outcome(None, status=Status.INTERRUPTED))
     memory.ledger.record(make_outcome(None, arch="sm_80"))
@@ -400,10 +399,40 @@ def test_a_skills_record_is_the_geometric_mean_of_its_steps(memory: Memory) -> N
     assert memory.track_records.of_skill("never-tried") == []
 
 
-def test_a_step_without_a_parent_counts_against_the_best_baseline() -> None:
-    assert effect_log_speedup(make_outcome(1.0)) == pytest.approx(math.log(2.0))
-    assert effect_log_speedup(make_outcome(1.0, ratio=None)) is None
-    assert effect_log_speedup(make_outcome(None)) is None
+def test_a_seed_is_compared_with_the_best_that_does_without_its_skill(memory: Memory) -> None:
+    def seed(latency_ms: float, skill: str, **changes) -> Outcome:
+        fields = {"move": Move.SEED, "ratio": None, "choices": (), **changes}
+        return make_outcome(latency_ms, skill=skill, source=f"{skill}{latency_ms}", **fields)
+
+    def told(skill: str) -> tuple[int, int, float | None]:
+        found = memory.track_records.of_skill(skill)[0]
+        return found.compared, found.improved, found.speedup
+
+    memory.ledger.record(seed(2.0, "slow"))
+    assert told("slow") == (0, 0, None), "nothing else was timed at this graph"
+    memory.ledger.record(seed(1.0, "fast"))
+    memory.ledger.record(seed(4.0, "fast"))  # another setting: still one comparison a graph
+    assert told("slow") == (1, 0, pytest.approx(0.5))
+    assert told("fast") == (1, 1, pytest.approx(2.0))
+    # tuning makes both sides better, and is no comparison of its own
+    memory.ledger.record(seed(0.5, "fast", move=Move.TUNE, parent_ms=1.0))
+    assert told("fast") == (1, 1, pytest.approx(4.0))
+    # a kernel with both skills is no case without either
+    both = SiteChoice("s", "softmax", "slow", ())
+    memory.ledger.record(seed(0.1, "fast", choices=(both,)))
+    assert told("slow") == (1, 1, pytest.approx(0.5 / 0.1))
+    # another's clock, another device, another graph: no comparison
+    memory.ledger.record(seed(1e-3, "slow", origin="stranger"))
+    memory.ledger.record(seed(1e-3, "slow", device="another"))
+    memory.ledger.record(seed(1e-3, "slow", graph="another"))
+    assert told("fast") == (1, 1, pytest.approx(2.0 / 0.1))
+    # the best baseline does without it, too
+    verdict = seed(0.1, "fast", choices=(both,), ratio=3.0, baseline_ms=0.3)
+    memory.ledger.record(verdict)
+    assert told("fast") == (1, 1, pytest.approx(3.0))
+    memory.ledger.retract(verdict.hash, "the clock was wrong", "test")
+    assert told("fast") == (1, 1, pytest.approx(2.0 / 0.1))
+    assert memory.track_records.rebuild().differing == 0
 
 
 def test_baselines_belong_to_exactly_one_set_of_versions(memory: Memory) -> None:

@@ -9,17 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_memory_store import make_outcome
 
+from kmem.memory.ledger.ageing import CHANGED_RECIPE, age_weight, recipe_weight
 from kmem.memory.ledger.outcomes import Retraction
-from kmem.memory.ledger.posteriors import (
-    CHANGED_RECIPE,
-    Posterior,
-    age_weight,
-    recipe_weight,
-)
+from kmem.memory.ledger.posteriors import Posterior
+from kmem.memory.ledger.settlements import Settlement
 from kmem.memory.store import Memory
-from kmem.memory.team.exchange import merge_memory
+from kmem.memory.team.exchange import export_outcomes, import_outcomes, merge_memory
+from kmem.memory.verify import verify_memory
 from kmem.records import (
     Bottleneck,
+    Claim,
+    ClaimCheck,
     Move,
     Outcome,
     Signature,
@@ -50,6 +50,7 @@ def step(number: int, skill: str, speedup: float | None = 1.5, **changes) -> Out
     """An outcome that changed the time by a factor; None: it failed."""
     fields = {
         "bottleneck": Bottleneck.LATENCY,
+        "move": Move.FIX,
         "versions": NOW,
         "origin": "local",
         "created_at": f"{number:04d}",
@@ -313,6 +314,64 @@ def test_outcomes_of_an_older_kmem_are_summed_when_first_asked_for(memory: Memor
         assert ask(another) == expected
 
 
+CLAIM = Claim("occupancy", ">=", 0.5)
+
+
+def settle(memory: Memory, outcome: Outcome, held: bool | None, **changes) -> Settlement:
+    check = ClaimCheck(CLAIM, 0.2, {True: 0.8, False: 0.2}.get(held), held)
+    fields = {"origin": outcome.origin, "created_at": "2026", **changes}
+    settlement = Settlement(outcome.hash, (check,), **fields)
+    memory.ledger.record_settlement(settlement)
+    return settlement
+
+
+def test_a_skill_whose_predictions_fail_falls_behind_one_whose_hold(
+    memory: Memory, tmp_path: Path
+) -> None:
+    steps = {
+        name: [step(number, name, 1.2, claims=(CLAIM,)) for number in range(4)]
+        for name in ("good", "bad")
+    }
+    for outcome in (*steps["good"], *steps["bad"]):
+        memory.ledger.record(outcome)
+    before = ask(memory)
+    assert before["good"].credit == before["bad"].credit
+    for outcome in steps["good"]:
+        settle(memory, outcome, True)
+    for outcome in steps["bad"]:
+        settle(memory, outcome, False)
+    found = ask(memory)
+    scores = {name: found[name].probability * found[name].credit for name in SKILLS}
+    assert scores["good"] > scores["never"] > 0 and scores["good"] > 1.25 * scores["bad"]
+    assert found["bad"].probability == before["bad"].probability, "the times are as they were"
+    assert "0 of 4 predictions held" in found["bad"].reason
+    (record,) = memory.track_records.of_skill("good")
+    assert (record.held, record.refuted) == (4, 0)
+
+    # it is shared, redacted or not, whatever comes first; and it is nobody else's to say
+    settle(memory, steps["good"][0], False, origin="stranger")
+    settle(memory, steps["good"][0], None)
+    settle(memory, steps["good"][1], True, created_at="2027")
+    assert ask(memory) == found
+    assert memory.track_records.rebuild().differing == 0
+    for redact in (False, True):
+        export_outcomes(memory, tmp_path / "all.jsonl", redact=redact, force=True)
+        lines = (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / "reversed.jsonl").write_text("".join(reversed(lines)), encoding="utf-8")
+        with Memory(tmp_path / f"other-{redact}.db") as other:
+            assert import_outcomes(other, tmp_path / "reversed.jsonl").settlements == 11
+            assert ask(other) == found
+            import_outcomes(other, tmp_path / "all.jsonl")
+            assert ask(other) == found
+            assert verify_memory(other) == []
+
+    # a retracted outcome says nothing any more, nor does what became of its prediction
+    for outcome in steps["bad"]:
+        memory.ledger.retract(outcome.hash, "wrong", "test")
+    assert ask(memory)["bad"].refuted == 0
+    assert memory.track_records.rebuild().differing == 0
+
+
 OUTCOMES = st.builds(
     step,
     number=st.integers(0, 3),
@@ -325,7 +384,7 @@ OUTCOMES = st.builds(
         ({"torch": "2.11", "triton": "3.4.0"}, {"torch": "2.11", "triton": "3.6.0"})
     ),
     signature=st.floats(0.0, 50.0).map(lambda waves: Signature({"waves": waves})),
-    move=st.sampled_from((Move.TUNE, Move.SEED, Move.RECALL)),
+    move=st.sampled_from((Move.FIX, Move.TUNE, Move.SEED, Move.RECALL)),
 )
 #: Who saw an outcome, and who learnt that it was wrong: before or after, here, there, or both.
 SEEN = st.tuples(

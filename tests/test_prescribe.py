@@ -168,7 +168,7 @@ def test_a_secondary_bottleneck_is_treated_too() -> None:
 
 
 def posterior(improves: float, correct: float = 1.0, log_speedup: float = 0.1) -> Posterior:
-    return Posterior(correct, log_speedup, 0.1, improves, 10, 10)
+    return Posterior(correct, log_speedup, 0.1, improves, 10, 10, keeps=1.0, held=4, refuted=0)
 
 
 def rank(
@@ -204,8 +204,8 @@ def test_score_is_strength_times_relevance_times_likeness_times_posterior() -> N
     assert only.score == pytest.approx(1.0 * (0.5 + 0.6 / 2) * 0.75 * 0.8)
     assert "similarity 0.60" in only.reasons
     assert (
-        "10 tried, 10 of them on this very case: 80% correct, 75% of those improve, expected 1.11x"
-        in only.reasons
+        "10 tried, 10 of them on this very case: 80% correct, 75% of those improve, "
+        "expected 1.11x; 4 of 4 predictions held" in only.reasons
     )
 
 

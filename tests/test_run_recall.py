@@ -116,6 +116,19 @@ def test_outcomes_know_the_version_of_the_recipe_that_wrote_them(memory: Memory)
     assert {outcome.versions["recipe ladder"] for outcome in outcomes} == {"v1"}
 
 
+def test_a_well_known_problem_ends_after_its_remembered_winner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, "first", rounds=3, candidates_per_round=1)
+        _, found, _ = walk_ladder(run, memory, Judgement())
+        assert len(found) > 1
+        run = ladder_run(tmp_path, "later", rounds=3, candidates_per_round=1)
+        result, attempts, _ = walk_ladder(run, memory, Judgement())
+    assert moves(attempts) == [Move.RECALL]
+    assert "the search that found the remembered winner gained no more" in result.reason
+
+
 def test_a_later_run_on_the_graph_begins_on_the_rung_that_was_climbed_to(tmp_path: Path) -> None:
     needs_one = Judgement(screening_needs=1, refuses=lambda kernel: True)
     with Memory(tmp_path / "kmem.db") as memory:

@@ -3,15 +3,13 @@
 tests/test_skill_library.py checks that the page is current.
 """
 
-import json
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from kmem.records import Outcome, Status
-from kmem.serialize import from_data
+from kmem.memory.ledger.track_records import TrackRecord
+from kmem.memory.store import Memory
+from kmem.memory.team.exchange import import_outcomes
 from kmem.skills import Skill, load_skill, skill_directories
 from kmem.vocabulary import OPERATORS
 
@@ -32,9 +30,10 @@ graph into an equal one with less work, or by `kmem-moves`, which change the kno
 recipe is in play; the others are prose for a model. Some have a pair `examples/before.py`,
 `examples/after.py` that the tests run and compare.
 
-What a skill earned is counted in measured outcomes: the graphs on which it wrote the fastest kernel
-of those on which it was tried, and the steps from a parent kernel that it improved, with the
-geometric mean over all of them (below 1x: most neighbours of a tuned kernel are slower).
+What a skill earned is counted in comparisons with what does without it: a fix with the parent that
+it was applied to, and at each graph where it wrote a first kernel, the fastest with it with the
+fastest without it or the best baseline. In how many it was faster, and the geometric mean over all
+of them. Where nothing was timed beside it, only how often it passed is known.
 
 `kmem skills search QUERY` finds skills, `kmem skills show NAME` prints one with its track record,
 `kmem skills new NAME` starts one.
@@ -86,61 +85,25 @@ def _extras(skill: Skill) -> str:
     return ", ".join(word for word, there in extras if there)
 
 
-@dataclass
-class Earned:
-    """What the shipped outcomes say of a skill: graphs tried and won, and gains over parents."""
-
-    tried: set[tuple[str, ...]] = field(default_factory=set)
-    won: set[tuple[str, ...]] = field(default_factory=set)
-    gains: list[float] = field(default_factory=list)  # logarithms of parent over own time
-
-
 def _earned(name: str) -> str:
-    known = _all_earned().get(name)
-    if known is None:
+    record = _all_earned().get(name)
+    if record is None:
         return ""
-    told = [f"fastest on {len(known.won)} of {len(known.tried)} graphs"]
-    if known.gains:
-        improved = sum(gain > 0 for gain in known.gains)
-        mean = math.exp(sum(known.gains) / len(known.gains))
-        told.append(f"{improved} of {len(known.gains)} steps improved, {mean:.2f}x")
-    return "; ".join(told)
+    if not record.compared:
+        return f"{record.passed} of {record.tried} passed"
+    told = f"faster in {record.improved} of {record.compared}, {record.speedup:.2f}x"
+    if record.held + record.refuted:
+        told += f"; {record.held} of {record.held + record.refuted} predictions held"
+    return told
 
 
 @cache
-def _all_earned() -> dict[str, Earned]:
-    """By skill; a kernel counts for the skill of its task, and its win for the recipes in it."""
-    found: dict[str, Earned] = {}
-    fastest: dict[tuple[str, ...], Outcome] = {}
-    for outcome in _outcomes():
-        graph = outcome.graph_hash, outcome.device, outcome.contract.precision.value
-        for name in {outcome.skill, *(choice.recipe for choice in outcome.choices)}:
-            found.setdefault(name, Earned()).tried.add(graph)
-        if outcome.status is not Status.PASSED or not outcome.latency_ms:
-            continue
-        if outcome.parent_ms:
-            gain = math.log(outcome.parent_ms / outcome.latency_ms)
-            found[outcome.skill].gains.append(gain)
-        best = fastest.get(graph)
-        if best is None or best.latency_ms is None or outcome.latency_ms < best.latency_ms:
-            fastest[graph] = outcome
-    for graph, outcome in fastest.items():
-        for name in {outcome.skill, *(choice.recipe for choice in outcome.choices)}:
-            found[name].won.add(graph)
-    return found
-
-
-def _outcomes() -> Iterator[Outcome]:
-    """Every shipped outcome that is not retracted."""
-    entries = [
-        json.loads(line)
-        for file in sorted(EVIDENCE.glob("*.jsonl"))
-        for line in file.read_text(encoding="utf-8").splitlines()
-    ]
-    retracted = {entry["retraction"]["outcome_hash"] for entry in entries if "retraction" in entry}
-    for entry in entries:
-        if "outcome" in entry and entry["hash"] not in retracted:
-            yield from_data(Outcome, entry["outcome"])
+def _all_earned() -> dict[str, TrackRecord]:
+    """What each skill earned by the shipped outcomes, as any memory that imports them says it."""
+    names = [path.name for path in skill_directories(SKILLS)]
+    with TemporaryDirectory() as home, Memory(Path(home) / "evidence.db") as memory:
+        import_outcomes(memory, EVIDENCE)
+        return memory.track_records.of_skills(names)
 
 
 if __name__ == "__main__":

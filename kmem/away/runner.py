@@ -2,14 +2,14 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
 from kmem.away.errand import Asked, Errand
 from kmem.away.home import Home
 from kmem.bench.problems import BenchProblem
-from kmem.bench.process import optimize_words, read_stage, run_limit_s
+from kmem.bench.process import optimize_words, read_stage, run_limit_s, settings_of
 from kmem.bench.results import Settings
 from kmem.bench.rows import Exit
 from kmem.engines.desk import Desk
@@ -32,6 +32,7 @@ class CrewRunner:
         gpu: bool,
         reference: str | None = None,
         ceilings: str | None = None,
+        candidates: Mapping[str, int] | None = None,
         expected_s: Callable[[BenchProblem], float] = lambda problem: 0.0,
     ) -> None:
         """Nothing is run yet.
@@ -41,6 +42,7 @@ class CrewRunner:
             gpu: whether runs are measured.
             reference: the card that all figures are to come from, as JSON.
             ceilings: the device with the rates that bounds are made of, as JSON.
+            candidates: as those of `OptimizeProcess`.
             expected_s: how long a problem takes, as far as it is known: the longest is begun first.
         """
         self._desk = desk
@@ -50,6 +52,7 @@ class CrewRunner:
         self._gpu = gpu
         self._reference = reference
         self._ceilings = ceilings
+        self._candidates = candidates or {}
         self._expected_s = expected_s
         self._asked = 0
         self._lock = threading.Lock()
@@ -69,13 +72,14 @@ class CrewRunner:
             over.set()
 
         limit_s = run_limit_s(self._settings)
+        asked = settings_of(problem, self._settings, self._candidates)
         with open(
             self._directory / "logs" / f"{problem.key}.log", "w", encoding="utf-8", buffering=1
         ) as log:
             errand = Errand(
                 Asked(
                     Path(problem.path),
-                    lambda file, out: optimize_words(self._settings, file, out),
+                    lambda file, out: optimize_words(asked, file, out),
                     self._directory / "runs" / problem.key,
                     self._settings.memory,
                     self._reference,

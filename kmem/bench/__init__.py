@@ -8,6 +8,7 @@
 - schedule.py: many problems, some at once, and what an interrupt does.
 - utilisation.py: how long each GPU was in use.
 - scores.py: the numbers over all rows.
+- comparing.py: two benches paired row by row, with intervals.
 - plot.py: the picture of all times.
 - page.py: the table and the page.
 """

@@ -161,3 +161,18 @@ def _read_problem(file: Path) -> BenchProblem:
             f"Cannot read {file}: {ex.strerror}; make it readable or leave it out with --only"
         ) from ex
     return BenchProblem(_name(file), str(file.absolute()), content_hash(source))
+
+
+def choose_problems(
+    found: Sequence[BenchProblem], first: int | None, sample: int | None
+) -> list[BenchProblem]:
+    """The first so many problems, or so many drawn from them, in their order.
+
+    The draw is the same each time, and a larger one holds a smaller: a bench grows by a larger
+    sample.
+    """
+    chosen = list(found)[:first]
+    if sample is None or sample >= len(chosen):
+        return chosen
+    drawn = sorted(chosen, key=lambda problem: content_hash("sample", problem.key))[:sample]
+    return [problem for problem in chosen if problem in drawn]

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import IO
@@ -52,6 +53,7 @@ class OptimizeProcess:
         jobs: int = 1,
         purse: Purse | None = None,
         find_begun: Callable[[Path], str | None] = lambda directory: None,
+        candidates: Mapping[str, int] | None = None,
     ) -> None:
         """Share the GPUs and the cores out among the processes.
 
@@ -62,7 +64,9 @@ class OptimizeProcess:
             purse: what language models may cost; None: no limit.
             find_begun: the id of a run that memory knows, by its directory; for runs whose answers
                 were paid for.
+            candidates: of a round, by the key of the problem; by default those of the settings.
         """
+        self._candidates = candidates or {}
         self._purse = purse
         self._find_begun = find_begun
         self.settings = settings
@@ -184,7 +188,15 @@ class OptimizeProcess:
         self, problem: BenchProblem, run_directory: Path, usd: float | None = None
     ) -> list[str]:
         """The command line that runs a problem."""
-        return [*_KMEM, *optimize_words(self.settings, problem.path, str(run_directory), usd)]
+        asked = settings_of(problem, self.settings, self._candidates)
+        return [*_KMEM, *optimize_words(asked, problem.path, str(run_directory), usd)]
+
+
+def settings_of(
+    problem: BenchProblem, settings: Settings, candidates: Mapping[str, int]
+) -> Settings:
+    """Those of one problem, whose candidates may be counted by its key."""
+    return replace(settings, candidates=candidates.get(problem.key, settings.candidates))
 
 
 def run_limit_s(settings: Settings) -> float:
@@ -202,6 +214,7 @@ def optimize_words(
         "--purity": asked.purity,
         "--memory": asked.memory,
         "--rounds": str(asked.rounds),
+        "--strategy": asked.strategy,
         "--minutes": str(asked.minutes),
         "--candidates": str(asked.candidates),
         "--baselines": asked.baselines,

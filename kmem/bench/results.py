@@ -7,7 +7,7 @@ measured, or all estimated.
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from io import BufferedRandom
 from pathlib import Path
@@ -16,7 +16,7 @@ from types import TracebackType
 from kmem.bench.problems import BenchProblem, problem_number
 from kmem.bench.rows import Row, RowStatus
 from kmem.errors import OutputError
-from kmem.records import BASELINES
+from kmem.records import BASELINES, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,9 @@ class Settings:
     baseline_minutes: float | None = None  # None: as long as the run
     candidates: int = 12
     authors: tuple[str, ...] = ()  # the words of --author and of its models; none: recipes
+    strategy: str = Strategy.BANDIT.value
+    # the directory of the bench whose measurements the control best-of-n is given, if it is one
+    control: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +158,30 @@ class BenchDirectory:
         partial.write_text(manifest.to_json(), encoding="utf-8")
         os.replace(partial, self.root / "manifest.json")
 
-    def append(self, row: Row) -> None:
-        """Keep a row for good: it is on the disk when this returns."""
-        line = json.dumps(asdict(row), default=lambda value: value.value)
-        self._file.write(line.encode() + b"\n")
+    def forget_failed(self, problems: Collection[str]) -> int:
+        """Take away the rows of problems (keys) that failed, so that they run again; how many."""
+        rows = read_rows(self.root)
+        kept = [row for row in rows if not row.failed or row.key not in problems]
+        partial = self.root / "results.jsonl.partial"
+        partial.write_text("".join(map(_line, kept)), encoding="utf-8")
+        # the locked file stays the one: what is in it is replaced
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(partial.read_bytes())
         self._file.flush()
         os.fsync(self._file.fileno())
+        partial.unlink()
+        return len(rows) - len(kept)
+
+    def append(self, row: Row) -> None:
+        """Keep a row for good: it is on the disk when this returns."""
+        self._file.write(_line(row).encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _line(row: Row) -> str:
+    return json.dumps(asdict(row), default=lambda value: value.value) + "\n"
 
 
 def read_manifest(root: Path) -> Manifest | None:

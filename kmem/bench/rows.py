@@ -120,6 +120,11 @@ class Row:
         return self.result.get("unverified_faster", 0) if self.result else 0
 
     @property
+    def measurements(self) -> int | None:
+        """What its run asked of the judge; None where it failed."""
+        return self.result.get("measurements") if self.result else None
+
+    @property
     def usd(self) -> float | None:
         """What its language models cost; None without any, or where a price is unknown."""
         usage = self.result.get("usage") if self.result else None

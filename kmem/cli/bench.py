@@ -30,7 +30,7 @@ def bench(
 
     Rows are kept in DIR/results.jsonl as they come. After a kill the same command with --resume DIR
     goes on; kmem bench --resume DIR alone takes problems and settings from DIR. Problems that have
-    a row, failed ones too, are not repeated (remove its line to repeat one). DIR also gets the page
+    a row, failed ones too, are not repeated; --retry-failed repeats these. DIR also gets the page
     results.md with its plot, the logs and the run directories.
 
     Speedup is best baseline over kernel. A problem without a verified improvement counts with ratio
@@ -41,6 +41,9 @@ def bench(
     With -m language models write, too. A run that asked them goes on where it was killed, so that
     no answer is paid for twice. --usd ends the bench when what is left does not pay for a further
     problem; the same command with a higher one goes on.
+
+    --control DIR gives best-of-n as many measurements on each problem as the bench in DIR made;
+    --compare DIR CONTROL then pairs the two row by row, as it does any two benches, with intervals.
 
     With --record nothing is searched for: some settings of every recipe that matches are compiled,
     checked and timed once, and kept with their verdicts, so that searches can be repeated without a
@@ -55,6 +58,11 @@ def bench(
 
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """
+    if options.compare is not None:
+        from kmem.cli.actions.bench_pair import compare_benches
+
+        compare_benches(*options.compare, as_json=as_json)
+        return
     if options.record is None:
         options = with_author(options)
         needed_models(registry, options)

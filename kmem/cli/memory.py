@@ -153,14 +153,16 @@ def ablate(registry: Registry | None, suite: Path, options: AblationOptions, as_
     read     the outcomes of searches of the other problems, never of the problem itself
     rw       a memory that grows from problem to problem, in an order shuffled by the seed
     placebo  as read, with knobs and results dealt anew: as much memory, no information
+    poison   as read, told by a stranger the wrong way round: the slowest as the fastest
     oracle   the best recorded setting of the nearest other size
 
     Columns: measurements and rounds until a kernel has 95% of the best recorded speed (a search
     that never arrives is charged for every recorded setting), the share that arrived, the share of
-    measurements saved, the final speed over that without memory, the area gained under the best
-    speed so far, negative transfer (the share of searches that end more than 2% slower than the one
-    without memory of the same problem and seed), and beside it the shares that need more
-    measurements, be it one, and later rounds to get there.
+    measurements saved, the measurements of whole runs over those without memory, the final speed
+    over that without memory, and over that of best-of-n by as many measurements, the area gained
+    under the best speed so far, negative transfer (the share of searches that end more than 2%
+    slower than the one without memory of the same problem and seed), and beside it the shares that
+    need more measurements, be it one, and later rounds to get there.
 
     Of a landscape whose recording was cut off, the settings recorded until then are all there is;
     which these are is said.

@@ -2,8 +2,8 @@
 
 Everything follows from the landscapes, the arms and the seeds. For each seed the problems are
 shuffled into an order. First each is searched with an empty memory that is written to: the outcomes
-these runs leave are what the arms `read`, `placebo` and `oracle` are made from. Then every arm
-searches every problem, each run with a database of its own that holds what arms.py says.
+these runs leave are what the arms `read`, `placebo`, `poison` and `oracle` are made from. Then
+every arm searches every problem, each run with a database of its own that holds what arms.py says.
 """
 
 import multiprocessing
@@ -25,8 +25,10 @@ from kmem.learning.arms import (
     Arm,
     Source,
     admissible,
+    moment,
     nearest_other_size,
     oracle_outcome,
+    poison_outcomes,
     shuffle_outcomes,
 )
 from kmem.learning.landscape import Landscape
@@ -143,13 +145,18 @@ def run_seed(landscapes: Sequence[Landscape], setup: Setup, seed: int) -> list[T
         left = {place: bench.search(place, Arm.RW, seed, ())[1] for place in order}
         wanted = [place for place in order if bench.is_target(place)]
         trials = []
+        control: dict[int, list[Attempt]] = {}
         for arm in setup.arms:
             grown: dict[int, list[LedgerEntry]] = {}
             for place in order if arm is Arm.RW else wanted:
                 known = bench.recollect(place, arm, seed, grown if arm is Arm.RW else left)
                 attempts, grown[place] = bench.search(place, arm, seed, known)
+                if place not in control:
+                    control[place] = bench.search(place, Arm.OFF, seed, (), Strategy.BEST_OF_N)[0]
                 if place in wanted:
-                    trials.append(bench.trial(place, arm, seed, len(known), attempts))
+                    trials.append(
+                        bench.trial(place, arm, seed, len(known), attempts, control[place])
+                    )
         return trials
 
 
@@ -226,12 +233,22 @@ class _Bench:
                 ledger_entry(outcome)
                 for outcome in shuffle_outcomes([entry.outcome for entry in known], seed)
             ]
+        if arm is Arm.POISON:
+            return [
+                ledger_entry(outcome)
+                for outcome in poison_outcomes([entry.outcome for entry in known])
+            ]
         return known
 
     def search(
-        self, place: int, arm: Arm, seed: int, known: Sequence[LedgerEntry]
+        self,
+        place: int,
+        arm: Arm,
+        seed: int,
+        known: Sequence[LedgerEntry],
+        strategy: Strategy | None = None,
     ) -> tuple[list[Attempt], list[LedgerEntry]]:
-        """One run of kmem's loop.
+        """One run of kmem's loop, by another strategy than the ablation's if one is given.
 
         Returns:
             Its attempts, and the outcomes it left where its memory is written to.
@@ -250,7 +267,7 @@ class _Bench:
             seed,
             str(out_dir),
             CREATED_AT,
-            strategy=self._setup.strategy,
+            strategy=strategy or self._setup.strategy,
         )
         try:
             with Memory(database, self._embedder) as memory:
@@ -265,26 +282,44 @@ class _Bench:
                     open_evaluator=lambda announce: RecordedEvaluator(landscape, session),
                 )
                 own = memory.ledger.outcomes(graph_hash=session.traced.graph.hash)
-                return memory.runs.attempts(run.id), sorted(
-                    map(_canonical, own), key=lambda entry: entry.hash
-                )
+                attempts = memory.runs.attempts(run.id)
+                return attempts, _canonical(own, attempts)
         finally:
             shutil.rmtree(out_dir, ignore_errors=True)
             for file in self._directory.glob("run.db*"):
                 file.unlink()
 
     def trial(
-        self, place: int, arm: Arm, seed: int, known: int, attempts: Sequence[Attempt]
+        self,
+        place: int,
+        arm: Arm,
+        seed: int,
+        known: int,
+        attempts: Sequence[Attempt],
+        control: Sequence[Attempt],
     ) -> Trial:
-        """One run as a trial: what it cost and reached."""
+        """One run as a trial: what it cost and reached, beside best-of-n."""
         source = self._sources[place]
-        metrics = run_metrics(attempts, self._landscapes[place], self._setup.budget.rounds + 1)
+        rounds = self._setup.budget.rounds + 1
+        metrics = run_metrics(attempts, self._landscapes[place], rounds, control)
         return Trial(source.name, source.family, seed, arm, known, metrics)
 
 
-def _canonical(outcome: Outcome) -> LedgerEntry:
-    """An outcome without what differs between two simulated runs: when, and in whose database."""
-    return ledger_entry(replace(outcome, created_at=CREATED_AT, origin=UNNAMED_ORIGIN))
+def _canonical(outcomes: Sequence[Outcome], attempts: Sequence[Attempt]) -> list[LedgerEntry]:
+    """Outcomes without what differs between two simulated runs: when, and in whose database.
+
+    Their order, which memory learns from, is that of the attempts: one a millisecond.
+    """
+    places = {attempt.candidate.kernel.hash: place for place, attempt in enumerate(attempts)}
+    canonical = [
+        replace(
+            outcome,
+            created_at=moment(places.get(outcome.source_hash, len(places))),
+            origin=UNNAMED_ORIGIN,
+        )
+        for outcome in outcomes
+    ]
+    return sorted(map(ledger_entry, canonical), key=lambda entry: entry.hash)
 
 
 def _remembering(embedder: Embedder | None) -> Embedder | None:
@@ -300,6 +335,9 @@ class _RememberingEmbedder:
         self.model = embedder.model
         self._embedder = embedder
         self._vectors: dict[str, np.ndarray] = {}
+
+    def verify(self) -> None:
+        self._embedder.verify()
 
     def __call__(self, texts: list[str]) -> "np.ndarray":
         import numpy as np  # as late as in kmem.memory

@@ -7,6 +7,8 @@ It is made from what other runs left:
 - rw: the outcomes of this arm's own runs on the problems that came earlier in the order; it grows.
 - placebo: as read, but what was done no longer belongs to what came of it: as many outcomes, of the
   same recipes, without information.
+- poison: as read, but by a stranger and the wrong way round: of each graph the slowest settings are
+  told as the fastest, and to have been found at once.
 - oracle: the best recorded setting of the nearest other size of the same problem: what perfect
   memory of one run would offer.
 
@@ -16,6 +18,7 @@ No arm ever holds an outcome of the problem's own graph.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import Enum
 
 from kmem.learning.landscape import Landscape
@@ -30,6 +33,7 @@ class Arm(Enum):
     READ = "read"
     RW = "rw"
     PLACEBO = "placebo"
+    POISON = "poison"
     ORACLE = "oracle"
 
 
@@ -39,10 +43,17 @@ MEMORY_MODES = {
     Arm.READ: "read",
     Arm.RW: "rw",
     Arm.PLACEBO: "read",
+    Arm.POISON: "read",
     Arm.ORACLE: "read",
 }
 #: Outcomes of simulated runs carry no time of their own: the same ablation has the same outcomes.
 CREATED_AT = "2000-01-01T00:00:00.000+00:00"
+
+
+def moment(place: int) -> str:
+    """When the outcome at a place of a simulated run counts as recorded: one a millisecond."""
+    begin = datetime.fromisoformat(CREATED_AT)
+    return (begin + timedelta(milliseconds=place)).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +78,10 @@ def admissible(sources: Sequence[Source], target: Source, left_out: frozenset[st
 
 
 def shuffle_outcomes(outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
-    """A placebo: what was done (knobs, kernel) is dealt anew over the results of each recipe.
+    """A placebo: what was done, and when, is dealt anew over the results of each recipe.
 
-    Skills' names are exchanged, too. Knobs stay with their recipe, so that what is recalled can be
-    written and costs what a real recollection costs.
+    Done is which knobs and which kernel. Skills' names are exchanged, too. Knobs stay with their
+    recipe, so that what is recalled can be written and costs what a real recollection costs.
     """
     generator = random.Random(f"placebo:{seed}")
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -86,10 +97,41 @@ def shuffle_outcomes(outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
                 choices=_at_sites_of(deed.choices, outcomes[place].choices),
                 source_hash=deed.source_hash,
                 move=deed.move,
+                created_at=deed.created_at,
             )
     skills = sorted({outcome.skill for outcome in outcomes})
     exchanged = dict(zip(skills, generator.sample(skills, len(skills)), strict=True))
     return [replace(outcome, skill=exchanged[outcome.skill]) for outcome in shuffled]
+
+
+def poison_outcomes(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """What a mistaken import holds: a graph's times turned round, its best told to come first."""
+    graphs: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.latency_ms:
+            graphs.setdefault(outcome.graph_hash, []).append(outcome)
+    turned = []
+    for found in graphs.values():
+        times = [outcome.latency_ms for outcome in found if outcome.latency_ms]
+        scale = min(times) * max(times)
+        slowest_first = sorted(
+            found, key=lambda outcome: (-(outcome.latency_ms or 0.0), outcome.hash)
+        )
+        turned += [
+            replace(
+                outcome,
+                latency_ms=scale / outcome.latency_ms,
+                latency_ms_p20=None,
+                latency_ms_p80=None,
+                parent_ms=None,
+                ratio=None,
+                origin="poison",
+                created_at=moment(place),
+            )
+            for place, outcome in enumerate(slowest_first)
+            if outcome.latency_ms
+        ]
+    return turned
 
 
 def _at_sites_of(

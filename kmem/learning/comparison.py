@@ -43,8 +43,10 @@ class Comparison:
     Shares are of all runs of the arm; the plain figures are means over runs.
 
     `saved` is the share of measurements to the target that memory spared: 1 - (sum with memory) /
-    (sum without). `final_speed` is the geometric mean of time without over time with memory, at the
-    end. `negative_transfer` is the share of runs that end more than 2% slower than the run without
+    (sum without). `total` is (sum with memory) / (sum without) of whole runs, to their ends.
+    `final_speed` is the geometric mean of time without over time with memory, at the end.
+    `control` is the same of the time of best-of-n without memory, cut off at as many measurements.
+    `negative_transfer` is the share of runs that end more than 2% slower than the run without
     memory of the same problem and seed: worse performance on the target, as the field uses the word
     (source: Pan and Yang, "A Survey on Transfer Learning", 2010). Runs that were held up beside it:
     `more_measurements` to the target, be it one, and `later_rounds` (a round's candidates are
@@ -59,7 +61,9 @@ class Comparison:
     area: float
     measurements: float
     saved: Interval
+    total: Interval
     final_speed: Interval
+    control: Interval
     area_gained: Interval
     negative_transfer: Interval
     more_measurements: float
@@ -115,6 +119,7 @@ _FIGURES: dict[str, Callable[[Trial], float]] = {
     "area": lambda trial: trial.metrics.area,
     "measurements": lambda trial: trial.metrics.measurements,
     "final_ms": _final_ms,
+    "control_ms": lambda trial: trial.metrics.control_ms or _final_ms(trial),
 }
 
 
@@ -132,6 +137,7 @@ def _compare(arm: Arm, with_memory: "Tables", without: "Tables", draws: "Places"
     import numpy as np
 
     log_speed = np.log(without["final_ms"]) - np.log(with_memory["final_ms"])
+    log_control = np.log(with_memory["control_ms"]) - np.log(with_memory["final_ms"])
     slower = with_memory["final_ms"] > HARM * without["final_ms"]
     more_measurements = with_memory["to_target"] > without["to_target"]
     later_rounds = with_memory["rounds"] > without["rounds"]
@@ -157,7 +163,13 @@ def _compare(arm: Arm, with_memory: "Tables", without: "Tables", draws: "Places"
                 1.0 - mean(with_memory["to_target"], places) / mean(without["to_target"], places)
             )
         ),
+        total=interval(
+            lambda places: (
+                mean(with_memory["measurements"], places) / mean(without["measurements"], places)
+            )
+        ),
         final_speed=interval(lambda places: np.exp(mean(log_speed, places))),
+        control=interval(lambda places: np.exp(mean(log_control, places))),
         area_gained=interval(lambda places: mean(with_memory["area"] - without["area"], places)),
         negative_transfer=interval(lambda places: mean(slower.astype(float), places)),
         more_measurements=float(more_measurements.mean()),

@@ -28,19 +28,25 @@ class RunMetrics:
     # the module as it is if nothing passed; None if that was not timed either
     final_ms: float | None
     measurements: int
+    # what best-of-n without memory came to by as many measurements; None as for `final_ms`
+    control_ms: float | None = None
 
 
-def run_metrics(attempts: Sequence[Attempt], landscape: Landscape, rounds: int) -> RunMetrics:
+def run_metrics(
+    attempts: Sequence[Attempt],
+    landscape: Landscape,
+    rounds: int,
+    control: Sequence[Attempt] = (),
+) -> RunMetrics:
     """The metrics of a run.
 
     Args:
         attempts: oldest first. What did not compile was not measured and costs nothing.
         rounds: that the run could have had, the first included: what a run is charged that never
             got there.
+        control: of a run of best-of-n, which is cut off where this run ended.
     """
-    measured = [
-        attempt for attempt in attempts if attempt.measurement.status is not Status.BUILD_FAILED
-    ]
+    measured = _measured(attempts)
     horizon = len(landscape.settings)
     best_ms = landscape.best.latency_ms
     target_ms = best_ms / TARGET_SHARE
@@ -56,9 +62,7 @@ def run_metrics(attempts: Sequence[Attempt], landscape: Landscape, rounds: int) 
         shares.append(best_ms / best_so_far if best_so_far is not None else 0.0)
     shares += [shares[-1] if shares else 0.0] * (horizon - len(shares))
     to_target, rounds_to_target = arrived or (horizon, rounds)
-    final_ms = best_so_far
-    if best_so_far is None and landscape.eager is not None:
-        final_ms = landscape.eager.latency_ms
+    final_ms = _best_ms(measured, landscape)
     return RunMetrics(
         arrived is not None,
         to_target,
@@ -66,4 +70,18 @@ def run_metrics(attempts: Sequence[Attempt], landscape: Landscape, rounds: int) 
         sum(shares[:horizon]) / horizon,
         final_ms,
         len(measured),
+        _best_ms(_measured(control)[: len(measured)], landscape),
     )
+
+
+def _measured(attempts: Sequence[Attempt]) -> list[Attempt]:
+    return [
+        attempt for attempt in attempts if attempt.measurement.status is not Status.BUILD_FAILED
+    ]
+
+
+def _best_ms(attempts: Sequence[Attempt], landscape: Landscape) -> float | None:
+    """The best time; that of the module as it is if nothing passed."""
+    times = [attempt.measurement.latency_ms for attempt in attempts]
+    eager_ms = landscape.eager.latency_ms if landscape.eager is not None else None
+    return min((ms for ms in times if ms is not None), default=eager_ms)

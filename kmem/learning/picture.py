@@ -12,6 +12,7 @@ _COLORS = {
     Arm.READ: "tab:blue",
     Arm.RW: "tab:green",
     Arm.PLACEBO: "tab:orange",
+    Arm.POISON: "tab:olive",
     Arm.ORACLE: "tab:purple",
 }
 _INCHES_PER_PROBLEM = 0.28

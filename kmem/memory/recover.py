@@ -23,6 +23,7 @@ from pathlib import Path
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.outcomes import LedgerEntry, Retraction
+from kmem.memory.ledger.settlements import Settlement
 from kmem.memory.runs.runs import Verdict
 from kmem.memory.storage import Row
 from kmem.memory.store import Memory
@@ -49,6 +50,7 @@ _TABLES: Mapping[str, type | None] = {
     "completions": None,
     "unanswered": None,
     "outcomes": None,
+    "settlements": Settlement,
     "retractions": Retraction,
     "redactions": None,
     "segments": None,
@@ -253,7 +255,8 @@ def _is_whole(table: str, row: Row) -> bool:
         record = _TABLES[table]
         if record is not None:
             read = from_json(record, str(row["record"]))
-            return not isinstance(read, Retraction) or read.hash == row["hash"]
+            is_addressed = isinstance(read, (Retraction, Settlement))
+            return not is_addressed or read.hash == row["hash"]
         json.loads(str(row.get("record") or "{}"))
     except ValueError:
         return False

@@ -197,21 +197,19 @@ LEDGER = (
     """,
     "create index retractions_by_outcome on retractions (outcome_hash)",
     """
-    create trigger outcomes_are_never_updated before update on outcomes
-    begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end
+    create table settlements (
+        hash text primary key,
+        outcome_hash text not null,
+        record text not null
+    ) strict
     """,
-    """
-    create trigger outcomes_are_never_deleted before delete on outcomes
-    begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end
-    """,
-    """
-    create trigger retractions_are_never_updated before update on retractions
-    begin select raise(abort, 'the ledger is append-only'); end
-    """,
-    """
-    create trigger retractions_are_never_deleted before delete on retractions
-    begin select raise(abort, 'the ledger is append-only'); end
-    """,
+    "create index settlements_by_outcome on settlements (outcome_hash)",
+    *(
+        f"create trigger {table}_are_never_{done} before {verb} on {table}\n"
+        "begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end"
+        for table in ("outcomes", "settlements", "retractions")
+        for verb, done in (("update", "updated"), ("delete", "deleted"))
+    ),
 )
 
 #: The ledger summed up, from which posteriors are computed (ledger/sums.py).
@@ -236,11 +234,23 @@ SUMS = (
         log_speedup_squared_e9 integer not null,
         recalled integer not null,
         recalled_log_speedup_e9 integer not null,
+        held integer not null,
+        refuted integer not null,
         revision integer not null,
         unique (skill, bottleneck, operator, arch, torch, triton, recipe, origin)
     ) strict
     """,
     "create index skill_sums_by_revision on skill_sums (revision)",
+    # The least time at each graph by the skills of a kernel: ledger/worth.py compares seeds by it.
+    """
+    create table graph_times (
+        setting text not null,
+        uses text not null,
+        shared text not null,
+        best_ms real not null,
+        primary key (setting, uses, shared)
+    ) strict, without rowid
+    """,
     # `sums` maps a metric to how many outcomes had it and to their total, in units of 1e-6.
     """
     create table skill_signature_sums (

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from kmem.memory.ledger.outcomes import Retraction, refuse_impossible
+from kmem.memory.ledger.settlements import Settlement
 from kmem.memory.store import Memory
 from kmem.records import Outcome, content_hash
 from kmem.serialize import from_json
@@ -14,7 +15,8 @@ def verify_memory(memory: Memory) -> list[str]:
         *_sqlite_faults(memory),
         *_kernel_faults(memory),
         *_outcomes_faults(memory),
-        *_retraction_faults(memory),
+        *_record_faults(memory, "settlement", Settlement),
+        *_record_faults(memory, "retraction", Retraction),
     ]
 
 
@@ -57,13 +59,16 @@ def _outcome_faults(expected: str, record: str) -> Iterator[str]:
         yield f"outcome {expected[:12]}: its record is no outcome ({_first_line(ex)})"
 
 
-def _retraction_faults(memory: Memory) -> Iterator[str]:
-    for row in memory.storage.read("select hash, record from retractions order by hash"):
+def _record_faults(
+    memory: Memory, noun: str, record: type[Settlement] | type[Retraction]
+) -> Iterator[str]:
+    """The faults of a table of records; it is called by their noun."""
+    for row in memory.storage.read(f"select hash, record from {noun}s order by hash"):
         try:
-            if from_json(Retraction, row["record"]).hash != row["hash"]:
-                yield f"retraction {row['hash'][:12]}: its record has another hash"
+            if from_json(record, row["record"]).hash != row["hash"]:
+                yield f"{noun} {row['hash'][:12]}: its record has another hash"
         except ValueError as ex:
-            yield f"retraction {row['hash'][:12]}: its record cannot be read ({_first_line(ex)})"
+            yield f"{noun} {row['hash'][:12]}: its record cannot be read ({_first_line(ex)})"
 
 
 def _first_line(ex: ValueError) -> str:

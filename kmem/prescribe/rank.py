@@ -85,9 +85,10 @@ def prescribe_skills(
 ) -> tuple[Prescription, ...]:
     """The skills to offer, best first, at most `limit`, no two of which conflict.
 
-    score = strength x relevance x (0.5 + likeness / 2) x P(correct and faster): the share of typed
-    tests known to hold, how closely the skill is about these operators and this bottleneck, how
-    alike diagnosis and skill are (0 if unknown), and the posterior. Skills for the operator, its
+    score = strength x relevance x (0.5 + likeness / 2) x P(correct and faster) x credit: the share
+    of typed tests known to hold, how closely the skill is about these operators and this
+    bottleneck, how alike diagnosis and skill are (0 if unknown), the posterior, and what settled
+    predictions leave of it. Skills for the operator, its
     family (which the gate counts as unknown) and any operator compete, in this order where all else
     is equal. If none of them passes the gate, tests are relaxed in this order, and the reasons say
     so: signature, bottleneck, operator; never the architecture and the precision, so the answer is
@@ -145,7 +146,8 @@ def _candidate(
 
 
 def _score(fit: float, likeness: float, posterior: Posterior | None) -> float:
-    return fit * (0.5 + likeness / 2) * (posterior.probability if posterior else _UNTRIED)
+    earned = posterior.probability * posterior.credit if posterior else _UNTRIED
+    return fit * (0.5 + likeness / 2) * earned
 
 
 def _best_first(

@@ -35,6 +35,8 @@ from kmem.records.diagnosis import (
 from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
 from kmem.records.kernel import Kernel, Launch, Profile, SiteChoice
 from kmem.records.outcome import (
+    REDACTED,
+    Descent,
     Experience,
     MeasuredKernel,
     Outcome,
@@ -91,6 +93,7 @@ __all__ = [
     "Contract",
     "DTYPE_BYTES",
     "Device",
+    "Descent",
     "Diagnosis",
     "Effect",
     "ErrorReport",
@@ -113,6 +116,7 @@ __all__ = [
     "Problem",
     "Profile",
     "Purity",
+    "REDACTED",
     "Recalled",
     "Run",
     "RunResult",

@@ -11,6 +11,9 @@ from kmem.records.plan import Move
 from kmem.records.problem import Contract
 from kmem.records.verdict import Status
 
+#: What stands in an outcome for what its owner kept back (memory/ledger/redaction.py).
+REDACTED = "redacted"
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -140,3 +143,20 @@ class Experience:
     structure: str  # the hash of that graph without sizes
     sizes: tuple[int, ...]  # problem.graph.graph_sizes of the graph
     aged: bool = False  # whether the recipe has changed since
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """How the best time of an earlier search fell, measurement by measurement.
+
+    `best_ms` has the best time after each measurement, None while nothing had passed. `trust` is
+    what the search counts by origin and age.
+    """
+
+    graph: str  # the hash of the graph that was searched
+    structure: str  # the hash of that graph without sizes
+    sizes: tuple[int, ...]  # problem.graph.graph_sizes of the graph
+    recipes: tuple[str, ...]  # that wrote its kernels
+    best_ms: tuple[float | None, ...]
+    is_own: bool  # whether this memory recorded it
+    trust: float = 1.0

@@ -34,6 +34,7 @@ class Strategy(Enum):
     GREEDY = "greedy"  # the best kernel, in the most promising direction
     BEAM = "beam"  # several parents, several distinct directions of each
     BANDIT = "bandit"  # the best kernel, directions by Thompson sampling
+    RANDOM_SKILLS = "random-skills"  # as bandit, with prescriptions drawn at random: their control
     BEST_OF_N = "best-of-n"  # independent first kernels: the control that search must beat
 
 

@@ -33,6 +33,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - measuring.py: stage 6: candidates through the evaluator, without the duplicates.
 - history.py: what the run knows of itself: attempts, lessons, baselines, profiles.
 - recorder.py: where a candidate is recorded, with all that becomes known of it.
+- stopping.py: whether the next measurements are worth it, by what memory knows.
 - reflect.py: the end of a round: what its measurements taught.
 - compiling.py: what a kernel comes to when it is compiled for the target.
 - verifying.py: final verdicts: an early one, and down the ranking at the end, with repairs.

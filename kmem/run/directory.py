@@ -17,7 +17,17 @@ from typing import IO, TypeVar
 
 from kmem.codegen.module import with_evidence
 from kmem.errors import OutputError
-from kmem.records import Attempt, Baseline, Experience, Kernel, Profile, Recalled, Run, RunState
+from kmem.records import (
+    Attempt,
+    Baseline,
+    Descent,
+    Experience,
+    Kernel,
+    Profile,
+    Recalled,
+    Run,
+    RunState,
+)
 from kmem.serialize import from_data, to_data, to_json
 
 Record = TypeVar("Record")
@@ -93,7 +103,8 @@ class RunDirectory:
     #                   profiles/  verdicts/  evidence/  conversations/  kills.txt  diary.jsonl
     #                   breakdown.json
     # For resuming:     run.json (whose directory this is)  recalled-<run>.json
-    #                   experience-<run>.json  rungs-<run>.jsonl  background-<run>-*.json
+    #                   experience-<run>.json  descents-<run>.json  rungs-<run>.jsonl
+    #                   background-<run>-*.json
     # While it is made: scratch/  run.lock (held by the process at work)
 
     def __init__(self, root: Path) -> None:
@@ -251,6 +262,15 @@ class RunDirectory:
     def write_experience(self, run_id: str, experience: Sequence[Experience]) -> None:
         """Keep what a run knew, so that the run resumes from the same."""
         self._write_list(_experience_name(run_id), experience)
+
+    def read_descents(self, run_id: str) -> tuple[Descent, ...] | None:
+        """How earlier searches came down, as the run knew when it began; None if not written."""
+        found = self._read_list(f"descents-{run_id}.json", Descent)
+        return None if found is None else tuple(found)
+
+    def write_descents(self, run_id: str, descents: Sequence[Descent]) -> None:
+        """Keep what a run knew of earlier searches, so that it resumes from the same."""
+        self._write_list(f"descents-{run_id}.json", descents)
 
     def _read_list(self, name: str, record: type[Record]) -> list[Record] | None:
         place = self.root / name

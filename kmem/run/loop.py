@@ -37,6 +37,7 @@ from kmem.run.progress import Event
 from kmem.run.recall import Remembered, recall
 from kmem.run.reflect import reflect
 from kmem.run.session import Session
+from kmem.run.stopping import reason_enough
 from kmem.run.survey import describe_situation, survey
 from kmem.run.verifying import is_winner, verify_early, verify_ranking
 
@@ -99,6 +100,10 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
     run, history = parts.run, parts.history
     clock, stale = parts.clock, 0
     for number in range(run.budget.rounds + 1):
+        if number and (
+            reason := reason_enough(parts, remembered.descents, run.budget.candidates_per_round)
+        ):
+            return reason
         situations = survey(number, parts, authors, remembered)
         if reason := _reason_to_stop(number, run, situations, stale):
             return reason
@@ -114,6 +119,7 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
         if number == 0 and is_recall_alone(plan):
             verify_early(parts, situations, authors, wait=True)
             if not _holds(parts, remembered):
+                remembered = replace(remembered, descents=())  # memory is mistaken here
                 was_written |= _begin_without_recall(plan, parts, situations, authors, remembered)
             elif not run.budget.rounds:
                 return "the remembered winner holds here as recorded"
@@ -214,7 +220,7 @@ def _write_and_measure(
     """Stages 5 and 6 for a plan; False if nothing was written for it."""
     candidates = authors.write(plan.tasks, situations, remembered.winners)
     if candidates:
-        _measure_and_repair(number, parts, candidates, situations, authors)
+        _measure_and_repair(number, parts, candidates, situations, authors, remembered)
     return bool(candidates)
 
 
@@ -224,14 +230,20 @@ def _measure_and_repair(
     candidates: Sequence[Candidate],
     situations: Mapping[str | None, Situation],
     authors: Authors,
+    remembered: Remembered,
 ) -> None:
     """Stage 6, with failed candidates sent back to authors that repair, and an early verdict.
 
-    It ends when all pass, nothing new comes back, or the chains of repairs are used up.
+    It ends when all pass, nothing new comes back, the chains of repairs are used up, or memory
+    expects too little of the rest of a first round.
     """
     batches = _batches(_credit_unaided(candidates), parts)
     parts.measurer.expect([candidate for batch in batches for candidate in batch])
     for place, batch in enumerate(batches):
+        left = sum(map(len, batches[place:]))
+        if place and (reason := reason_enough(parts, remembered.descents, left)):
+            parts.announce("measure", f"{left} candidates are left out: {reason}")
+            return
         chosen = _raise_rungs(batch, parts, situations, authors) if place else batch
         measured = parts.measurer.measure(number, chosen, situations)
         while measured and not parts.clock.is_over():

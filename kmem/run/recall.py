@@ -6,17 +6,21 @@ The run directory keeps all of it, because a resumed run must not recall what it
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
+from kmem.memory.ledger.descents import recall_descents
 from kmem.memory.ledger.experience import recall_experience
 from kmem.memory.ledger.rungs import recall_rungs
 from kmem.memory.store import Memory
 from kmem.records import (
     Background,
+    Descent,
     Experience,
     Recalled,
     Run,
     SiteChoice,
     Strategy,
     is_aged,
+    recipe_component,
 )
 from kmem.run.background import keep_background
 from kmem.run.directory import RunDirectory
@@ -32,6 +36,7 @@ class Remembered:
     winners: tuple[Recalled, ...]  # for this graph or for one like it, best first
     experience: tuple[Experience, ...]  # of the matching recipes on other graphs
     rungs: tuple[SiteChoice, ...] = ()  # that sites had to climb to on this graph
+    descents: tuple[Descent, ...] = ()  # how earlier searches came down
     background: Background = Background()  # what models are told beside
 
 
@@ -50,6 +55,7 @@ def recall(run: Run, session: Session, memory: Memory, directory: RunDirectory) 
         winners,
         _experience(run, session, memory, directory),
         _rungs(run, session, memory, directory),
+        _descents(run, session, memory, directory),
     )
     return _with_background(remembered, run, session, memory, directory)
 
@@ -106,6 +112,26 @@ def _rungs(
     if kept is None:
         kept = recall_rungs(memory.storage, session.graph_key, session.recipe_versions)
         write_rungs(directory, run.id, kept)
+    return kept
+
+
+def _descents(
+    run: Run, session: Session, memory: Memory, directory: RunDirectory
+) -> tuple[Descent, ...]:
+    kept = directory.read_descents(run.id)
+    if kept is None:
+        own = (UNNAMED_ORIGIN, memory.contributors.own_name)
+        recipes = {
+            recipe_component(name): version for name, version in session.recipe_versions.items()
+        }
+        kept = recall_descents(
+            memory.storage,
+            session.graph_key,
+            memory.contributors.trust(),
+            own,
+            versions() | recipes,
+        )
+        directory.write_descents(run.id, kept)
     return kept
 
 

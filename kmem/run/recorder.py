@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from kmem.memory.ledger.settlements import Settlement
 from kmem.memory.runs.runs import Verdict
 from kmem.memory.store import Memory
 from kmem.problem.graph import graph_sizes
@@ -105,6 +106,23 @@ class Recorder:
     def record_lessons(self, number: int, lessons: Sequence[Lesson]) -> None:
         """Keep what a round taught."""
         self._memory.runs.put_lessons(self._run.id, number, lessons)
+        if self._run.memory_mode == "rw":
+            for lesson in lessons:
+                self._record_settlement(lesson)
+
+    def _record_settlement(self, lesson: Lesson) -> None:
+        """Keep what became of the prediction of an outcome that this memory recorded."""
+        if all(check.held is None for check in lesson.checks):
+            return
+        own_name = self._memory.contributors.own_name
+        predicted = [
+            entry
+            for entry in self._memory.ledger.passed(lesson.skill, lesson.kernel)
+            if entry.outcome.claims and entry.outcome.origin == own_name
+        ]
+        if predicted:
+            settled = Settlement(predicted[-1].hash, lesson.checks, own_name, _now())
+            self._memory.ledger.record_settlement(settled)
 
     def _record_time(self) -> None:
         spent_s = 60 * self._run.budget.minutes - self._seconds_left()
@@ -198,8 +216,13 @@ def make_outcome(
         flags=measurement.flags,
         versions=versions() | written_by,
         origin=origin,
-        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        created_at=_now(),
         seed=seed,
         predicted_ms=predicted_ms if is_predicted else None,
         claims=task.claims or None,
     )
+
+
+def _now() -> str:
+    """The time, ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

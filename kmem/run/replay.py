@@ -302,6 +302,7 @@ def _copy_what_was_recalled(run: Run, out: Path) -> None:
     source, target = RunDirectory(Path(run.out_dir)), RunDirectory(out)
     target.write_recalled(run.id, source.read_recalled(run.id) or [])
     target.write_experience(run.id, source.read_experience(run.id) or ())
+    target.write_descents(run.id, source.read_descents(run.id) or ())
     write_rungs(target, run.id, read_rungs(source, run.id) or ())
     copy_backgrounds(run.id, source.root, target)
 

@@ -12,6 +12,7 @@
 - crews.py: crews of other machines, by the name of an executor.
 - bench.py: run many problems.
 - bench_away.py: the same on the workers of a crew.
+- bench_pair.py: pair the rows of two benches.
 - record.py: record the landscapes of many problems.
 - ablate.py: compare searches with and without memory on recorded landscapes.
 - try_recipe.py: try the recipe of a skill on a problem.

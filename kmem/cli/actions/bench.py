@@ -5,7 +5,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from kmem.bench.page import (
     sort_rows,
     write_page,
 )
-from kmem.bench.problems import BenchProblem, find_problems
+from kmem.bench.problems import BenchProblem, choose_problems, find_problems
 from kmem.bench.process import OptimizeProcess
 from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
@@ -45,7 +45,7 @@ from kmem.host.visible_gpus import visible_gpus
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory, default_db_path
 from kmem.plugins import Registry
-from kmem.records import Budget, Device
+from kmem.records import Budget, Device, Strategy
 from kmem.run.directory import default_run_directory, owner_of
 from kmem.run.session import versions
 
@@ -59,8 +59,8 @@ def run_bench(
         with interrupt_on_termination(), open_away(root, options, registry) as away:
             manifest, problems = describe_bench(root, paths, options, away.target)
             with BenchDirectory(root) as directory:
-                directory.write_manifest(manifest)
-                runner = away.runner(manifest.settings)
+                _begin(directory, manifest, problems, options)
+                runner = away.runner(manifest.settings, _candidates(manifest.settings))
                 _run(
                     directory,
                     manifest,
@@ -72,7 +72,7 @@ def run_bench(
     places = visible_gpus(options.gpus) if options.gpus else []
     manifest, problems = describe_bench(root, paths, options, None)
     with interrupt_on_termination(), BenchDirectory(root) as directory:
-        directory.write_manifest(manifest)
+        _begin(directory, manifest, problems, options)
         at_once = options.jobs * max(1, len(places))
         runs = root.resolve() / "runs"
         purse = (
@@ -92,9 +92,22 @@ def run_bench(
             jobs=options.jobs,
             purse=purse,
             find_begun=find_begun,
+            candidates=_candidates(manifest.settings),
         )
         running = Running(runner, at_once, lambda: _take_holds(runner.holds), purse)
         _run(directory, manifest, problems, running, as_json=as_json)
+
+
+def _begin(
+    directory: BenchDirectory,
+    manifest: Manifest,
+    problems: Sequence[BenchProblem],
+    options: BenchOptions,
+) -> None:
+    directory.write_manifest(manifest)
+    if options.retry_failed:
+        again = directory.forget_failed({problem.key for problem in problems})
+        click.echo(f"{again} failed problems run again", err=True)
 
 
 def _take_holds(word: str) -> dict[str, list[Hold]]:
@@ -154,6 +167,14 @@ def _run(
         raise SystemExit(EXIT_SOME_FAILED)
 
 
+def _candidates(settings: Settings) -> Mapping[str, int]:
+    """What each problem's control is given: as many measurements as the run that it controls."""
+    if settings.control is None:
+        return {}
+    rows = read_rows(Path(settings.control))
+    return {row.key: row.measurements for row in rows if row.measurements}
+
+
 def _explain_end(purse: Purse, left: int, manifest: Manifest, root: Path) -> str:
     """Why the bench ended before its last problem, and how it goes on."""
     again = f"kmem bench --resume {shlex.quote(str(root))} --usd MORE"
@@ -208,7 +229,10 @@ def describe_bench(
         OutputError: if the directory holds a bench with other settings.
     """
     earlier = read_manifest(root)
-    if paths:
+    if options.control is not None:
+        settings, known = _control_of(options.control)
+        problems = find_problems(paths or known, options.level, options.only)
+    elif paths:
         contract = options.contract
         settings = Settings(
             contract.precision,
@@ -221,6 +245,7 @@ def describe_bench(
             options.timing.baseline_minutes,
             options.candidates,
             author_words(options),
+            options.strategy,
         )
         problems = find_problems(paths, options.level, options.only)
     elif earlier is not None:
@@ -231,6 +256,7 @@ def describe_bench(
         raise click.UsageError(
             "Name problem files or directories, or with --resume the directory of an earlier bench."
         )
+    problems = choose_problems(problems, options.first, options.sample)
     device, present = target or resolve_target(settings.target)
     piece = Manifest(
         settings,
@@ -244,6 +270,25 @@ def describe_bench(
         options.usd,
     )
     return (earlier.extend(piece, root) if earlier else piece), piece.problems
+
+
+def _control_of(root: Path) -> tuple[Settings, list[Path]]:
+    """The settings of the control of a bench, and the problems that have a row there.
+
+    Raises UsageError if there is none.
+    """
+    manifest = read_manifest(root)
+    done = {row.key for row in read_rows(root) if not row.failed}
+    if manifest is None or not done:
+        raise click.UsageError(f"{root} holds no rows of a bench that a control could be made of.")
+    settings = replace(
+        manifest.settings,
+        strategy=Strategy.BEST_OF_N.value,
+        rounds=0,
+        memory="off",
+        control=str(root.resolve()),
+    )
+    return settings, [Path(each.path) for each in manifest.problems if each.key in done]
 
 
 def print_results(directory: BenchDirectory, manifest: Manifest, *, as_json: bool) -> list[Row]:

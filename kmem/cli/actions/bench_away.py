@@ -1,6 +1,6 @@
 """A bench on the workers of a crew."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,8 @@ class Away:
     target: tuple[Device, bool]
     at_once: int  # problems that are handed to the desk
 
-    def runner(self, settings: Settings) -> CrewRunner:
-        """What runs problems there."""
+    def runner(self, settings: Settings, candidates: Mapping[str, int]) -> CrewRunner:
+        """What runs problems there; arguments as of `OptimizeProcess`."""
         reference, ceilings = self.reference, None
         if reference is not None:
             with Memory.to_read() as memory:
@@ -53,6 +53,7 @@ class Away:
             gpu=reference is not None,
             reference=reference.card if reference is not None else None,
             ceilings=ceilings,
+            candidates=candidates,
         )
 
 

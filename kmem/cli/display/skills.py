@@ -59,15 +59,17 @@ def describe_track_record(records: Sequence[TrackRecord]) -> str:
     if not records:
         return "Never measured in this memory."
     lines = [
-        "| arch | tried | passed | compared with a parent or baseline | improved of these | "
-        "geometric-mean speedup of these | recalled |",
-        "|---|---|---|---|---|---|---|",
+        "| arch | tried | passed | compared with what does without it | faster of these | "
+        "geometric-mean speedup of these | predictions held | recalled |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for item in records:
         speedup = "unknown" if item.speedup is None else f"{item.speedup:.2f}x"
+        settled = item.held + item.refuted
+        kept = f"{item.held} of {settled}" if settled else "none settled"
         cells = (
             *(item.arch, item.tried, item.passed, item.compared, item.improved),
-            *(speedup, item.recalled),
+            *(speedup, kept, item.recalled),
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from kmem.cli.options.contract import ContractOptions, memory_option, target_opt
 from kmem.cli.options.executor import ExecutorOptions
 from kmem.cli.options.models import ModelOptions
 from kmem.cli.options.records import nested, option
+from kmem.records import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class BenchOptions:
         multiple=True,
         help="Only problems whose name matches, such as '1?_*'; may be repeated.",
     )
+    first: int | None = option(
+        "--first", type=click.IntRange(min=1), help="Only the first so many problems."
+    )
+    sample: int | None = option(
+        "--sample",
+        type=click.IntRange(min=1),
+        help="Only so many of the problems, drawn at random: the same each time, and a larger "
+        "sample holds a smaller one.",
+    )
     contract: ContractOptions = nested(ContractOptions)
     target: str | None = target_option()
     memory_mode: str = memory_option()
@@ -40,6 +50,14 @@ class BenchOptions:
         default=12,
         show_default=True,
         help="Candidates of a round, about.",
+    )
+    strategy: str = option(
+        "--strategy",
+        type=click.Choice([item.value for item in Strategy]),
+        default=Strategy.BANDIT.value,
+        show_default=True,
+        help="How a round's candidates are shared out; best-of-n is the control that search must "
+        "beat, random-skills the control that prescriptions must.",
     )
     author: str = author_option()
     models: ModelOptions = nested(ModelOptions)
@@ -57,6 +75,23 @@ class BenchOptions:
         envvar="KMEM_BENCH",
         help="Directory of results to go on with, or to make; default: bench-<date> in KMEM_OUT, "
         "or in runs/.",
+    )
+    retry_failed: bool = option(
+        "--retry-failed", is_flag=True, help="Run again what failed in the directory of --resume."
+    )
+    control: Path | None = option(
+        "--control",
+        metavar="DIR",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Be the control arm of the bench in DIR: best-of-n on each of its problems, by as "
+        "many measurements as its run made. Then --compare the two.",
+    )
+    compare: tuple[Path, Path] | None = option(
+        "--compare",
+        nargs=2,
+        metavar="A B",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Run nothing: pair the rows of two benches, problem by problem, with intervals.",
     )
     jobs: int = option(
         "--jobs",

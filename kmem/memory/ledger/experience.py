@@ -10,9 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 
 from kmem.memory.ledger.graphs import GraphKey, unpack_sizes
-from kmem.memory.ledger.redaction import REDACTED
 from kmem.memory.storage import Row, Storage, Value
-from kmem.records import Experience, MeasuredKernel, SiteChoice, recipe_component
+from kmem.records import REDACTED, Experience, MeasuredKernel, SiteChoice, recipe_component
 
 #: Outcomes used per recipe, newest first, on graphs of the same structure and on others: a million
 #: must not make a run wait.

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger import sums
 from kmem.memory.ledger.graphs import pack_sizes
+from kmem.memory.ledger.settlements import Settlement, predictions_held
 from kmem.memory.storage import Tables, Value
 from kmem.records import Outcome, Status, content_hash
 from kmem.serialize import from_data, from_json, to_data, to_json
@@ -152,6 +153,11 @@ class Ledger(Tables):
         )
         return [from_json(Outcome, row["record"]) for row in rows]
 
+    def find(self, outcome_hash: str) -> Outcome | None:
+        """The outcome with this hash, retracted or not."""
+        rows = self._storage.read("select record from outcomes where hash = ?", [outcome_hash])
+        return from_json(Outcome, rows[0]["record"]) if rows else None
+
     def passed(self, skill: str, source_hash: str) -> list[LedgerEntry]:
         """Outcomes in which a kernel of a skill passed that are not retracted, oldest first."""
         rows = self._storage.read(
@@ -220,8 +226,41 @@ class Ledger(Tables):
                 [retraction.hash, retraction.outcome_hash, to_json(retraction)],
             ).rowcount
             if standing is not None and sums.are_current(connection):
-                sums.withdraw_outcome(connection, from_json(Outcome, standing[0]))
+                sums.withdraw_outcome(
+                    connection, retraction.outcome_hash, from_json(Outcome, standing[0])
+                )
             return added > 0
+
+    def record_settlement(self, settlement: Settlement) -> bool:
+        """Add what became of an outcome's prediction; False if it is there already."""
+        with self._storage.write() as connection:
+            standing = connection.execute(
+                """
+                select record from outcomes
+                where hash = ?
+                  and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
+                """,
+                [settlement.outcome_hash],
+            ).fetchone()
+            is_summed = standing is not None and sums.are_current(connection)
+            named = [(settlement.outcome_hash, from_json(Outcome, standing[0]))] if standing else []
+            before = predictions_held(connection, named)
+            added = connection.execute(
+                "insert or ignore into settlements (hash, outcome_hash, record) values (?, ?, ?)",
+                [settlement.hash, settlement.outcome_hash, to_json(settlement)],
+            ).rowcount
+            if is_summed:
+                ((outcome_hash, outcome),) = named
+                after = predictions_held(connection, named)
+                sums.settle_outcome(
+                    connection, outcome, before.get(outcome_hash), after.get(outcome_hash)
+                )
+            return added > 0
+
+    def settlements(self) -> list[Settlement]:
+        """Every settlement, by hash."""
+        rows = self._storage.read("select record from settlements order by hash")
+        return [from_json(Settlement, row["record"]) for row in rows]
 
     def retractions(self) -> list[Retraction]:
         """Every retraction, by hash."""

@@ -1,7 +1,7 @@
 """Posteriors of skills: is a skill's next kernel correct, and by how much does it change the time.
 
 Pure arithmetic over the sums of outcomes (sums.py keeps them, sum_columns.py holds them in memory);
-track_records.py asks for it. Two posteriors walk the same chain of levels, from what is known about
+track_records.py asks for it. The posteriors walk the same chain of levels, from what is known about
 any skill to what is known about this skill, for this bottleneck, on these operators, on this
 architecture. Every outcome enters exactly once, at the deepest level that it shares with the
 question, and counts less the further away that level is:
@@ -12,6 +12,10 @@ question, and counts less the further away that level is:
 - log-speedup is normal with normal-normal shrinkage down the levels, both variances estimated from
   the ledger (empirical Bayes). Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., sections
   2.5 and 5.4; Morris, JASA 78(381), 1983.
+
+A third one, of whether predictions hold that a profile settled, is Beta as "correct" is. It says
+whether the skill does what it says, which "improves" does not: a kernel may be faster for another
+reason than was claimed.
 
 Sums are added up as integers and weighed afterwards, so that the same ledger gives the same floats
 however it was filled.
@@ -24,11 +28,11 @@ share.
 """
 
 import math
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kmem.memory.ledger.ageing import age_weight, recipe_weight
 from kmem.memory.ledger.sum_columns import Count, Name, SumColumns
 from kmem.memory.ledger.sums import LOG_UNIT
 from kmem.records import is_recipe_component
@@ -46,16 +50,6 @@ LEVEL_STRENGTHS = (2.0, 3.0, 4.0, 6.0)
 PRIOR_MEAN, PRIOR_DEVIATION = 0.0, 0.3
 PRIOR_BETWEEN_DEVIATION, PRIOR_WITHIN_DEVIATION = 0.2, 0.3
 PRIOR_WEIGHT = 4.0
-#: Outcomes of versions this many minor releases away count half (torch and Triton release about
-#: four times a year); a major release counts as ten minor ones.
-HALF_LIFE_RELEASES = 4.0
-RELEASES_PER_MAJOR = 10
-AGING_COMPONENTS = ("torch", "triton")
-#: Outcomes of a recipe that has changed since count half, as those of a compiler a year older do.
-#: An edit mostly mends one fault or adds one way, and leaves most kernels as they were: what was
-#: learnt is a good guess still, but half as many outcomes of the new text must outweigh it. How
-#: often it changed does not matter, for versions are hashes, which have no distance.
-CHANGED_RECIPE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +82,12 @@ class Posterior:
     correct: float  # probability that it passes the judge
     log_speedup: float  # mean effect, natural logarithm of time before over time after
     deviation: float  # of that mean
-    improves: float  # probability that a correct one is faster than what it starts from
+    improves: float  # probability that a correct one is faster than what does without the skill
     tried: int
     matching: int
+    keeps: float  # probability that what is predicted of it holds
+    held: int
+    refuted: int
 
     @property
     def probability(self) -> float:
@@ -98,14 +95,25 @@ class Posterior:
         return self.correct * self.improves
 
     @property
+    def credit(self) -> float:
+        """What a skill's score is multiplied with for its predictions.
+
+        One whose predictions always fail keeps half its score: what it brings may be for another
+        reason, but it is not understood. That is what likeness, the other doubtful sign, may cost.
+        """
+        return 0.5 + self.keeps / 2
+
+    @property
     def reason(self) -> str:
         """What the posterior rests on and promises, in one line."""
         if not self.tried:
             return f"never tried: {self.probability:.0%} to improve, as skills do on average"
+        settled = self.held + self.refuted
+        kept = f"; {self.held} of {settled} predictions held" if settled else ""
         return (
             f"{self.tried} tried, {self.matching} of them on this very case: "
             f"{self.correct:.0%} correct, {self.improves:.0%} of those improve, "
-            f"expected {math.exp(self.log_speedup):.2f}x"
+            f"expected {math.exp(self.log_speedup):.2f}x{kept}"
         )
 
 
@@ -173,15 +181,26 @@ def skill_posteriors(
     chain = [others, *levels]
     mean, variance = _shrink(chain, average.within, average.between)
     found = (
-        _correct(chain),
+        _share((level[Count.PASSED], level[Count.TRIED]) for level in chain),
         mean,
         np.sqrt(variance),
         mean / np.sqrt(variance + average.within),
+        _share((level[Count.HELD], level[Count.HELD] + level[Count.REFUTED]) for level in chain),
         *counts,
     )
     rows = zip(names, np.stack(found, axis=1).tolist(), strict=True)
     return {
-        name: Posterior(*row[:3], _normal_cdf(row[3]), int(row[4]), int(row[5]))
+        name: Posterior(
+            correct=row[0],
+            log_speedup=row[1],
+            deviation=row[2],
+            improves=_normal_cdf(row[3]),
+            tried=int(row[5]),
+            matching=int(row[6]),
+            keeps=row[4],
+            held=int(row[7]),
+            refuted=int(row[8]),
+        )
         for name, row in rows
     }
 
@@ -227,12 +246,12 @@ def _weigh(sums: "np.ndarray", weights: "np.ndarray") -> "np.ndarray":
 
 def _levels(
     columns: SumColumns, average: AverageSkill, question: Question, asked: "np.ndarray"
-) -> "tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]":
-    """The weighed sums (Count, asked) at each depth of the question, and outcomes tried (asked,).
+) -> "tuple[list[np.ndarray], tuple[np.ndarray, ...]]":
+    """The weighed sums (Count, asked) at each depth of the question, and plain counts (asked,).
 
     Depth 0 is the skill, 1 + the bottleneck, 2 + an operator, 3 + the architecture; each level
-    leaves out what belongs to a deeper one. The outcomes tried are those in all, and those on this
-    very case.
+    leaves out what belongs to a deeper one. The plain counts are of outcomes tried in all and on
+    this very case, and of predictions held and refuted in all.
     """
     import numpy as np
 
@@ -256,52 +275,27 @@ def _levels(
     whole = _of_skills(average.by_skill, asked)
     # whole numbers: nothing is rounded
     exact = [whole - deeper.sum(axis=1), *deeper.transpose(1, 0, 2, 3)]
-    tried = (whole[Count.TRIED].sum(axis=1), deeper[Count.TRIED, 2].sum(axis=1))
-    return [_weigh(level, average.weights) for level in exact], tried
+    counts = (
+        whole[Count.TRIED].sum(axis=1),
+        deeper[Count.TRIED, 2].sum(axis=1),
+        whole[Count.HELD].sum(axis=1),
+        whole[Count.REFUTED].sum(axis=1),
+    )
+    return [_weigh(level, average.weights) for level in exact], counts
 
 
-def age_weight(versions: Mapping[str, str], now: Mapping[str, str]) -> float:
-    """What outcomes of some versions count now: 1 for the same, half at HALF_LIFE_RELEASES away.
-
-    Distances in minor releases are added over AGING_COMPONENTS; an unknown version is 0 away.
-    """
-    distance = 0.0
-    for name in AGING_COMPONENTS:
-        then, current = _release(versions.get(name, "")), _release(now.get(name, ""))
-        if then is not None and current is not None:
-            distance += abs(then - current)
-    return 0.5 ** (distance / HALF_LIFE_RELEASES)
-
-
-def recipe_weight(recipe: str, current: Collection[str]) -> float:
-    """What outcomes of a recipe's version count now: 1 while it is in use, else CHANGED_RECIPE.
-
-    Args:
-        recipe: the version, a hash that no two recipes share; empty for kernels that none wrote.
-        current: versions of the recipes in use; empty if nobody said, and then nothing ages.
-    """
-    return CHANGED_RECIPE if recipe and current and recipe not in current else 1.0
-
-
-def _release(version: str) -> int | None:
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return int(match[1]) * RELEASES_PER_MAJOR + int(match[2]) if match else None
-
-
-def _correct(chain: "Sequence[np.ndarray]") -> "np.ndarray":
-    """Mean of Beta(1, 1) updated with each level.
+def _share(levels: "Iterable[tuple[np.ndarray, np.ndarray]]") -> "np.ndarray":
+    """Mean of Beta(1, 1) updated with each level, as (successes, trials) (asked,) each.
 
     A level away from the question is scaled to at most its strength.
     """
     import numpy as np
 
-    successes = np.ones(chain[0].shape[1])
-    failures = np.ones(chain[0].shape[1])
-    for strength, level in zip((*LEVEL_STRENGTHS, math.inf), chain, strict=True):
-        tried, passed = level[Count.TRIED], level[Count.PASSED]
+    successes, failures = 1.0, 1.0
+    for strength, (won, tried) in zip((*LEVEL_STRENGTHS, math.inf), levels, strict=True):
         scale = strength / (strength + tried) if math.isfinite(strength) else 1.0
-        successes = successes + scale * passed
-        failures = failures + scale * np.maximum(0.0, tried - passed)
+        successes = successes + scale * won
+        failures = failures + scale * np.maximum(0.0, tried - won)
     return successes / (successes + failures)
 
 

@@ -12,9 +12,8 @@ the redacted one, by a retraction that is the same in every memory.
 from dataclasses import replace
 
 from kmem.memory.ledger.outcomes import Retraction
-from kmem.records import Outcome, content_hash
-
-REDACTED = "redacted"
+from kmem.memory.ledger.settlements import Settlement
+from kmem.records import REDACTED, Outcome, content_hash
 
 
 def redact_outcome(outcome: Outcome) -> Outcome:
@@ -33,6 +32,11 @@ def redact_outcome(outcome: Outcome) -> Outcome:
         source_hash=content_hash(REDACTED, outcome.source_hash),
         parent_hash=None,
     )
+
+
+def redact_settlement(settlement: Settlement, redacted_hash: str) -> Settlement:
+    """The settlement of an outcome as that of the redacted one; claims name no module."""
+    return replace(settlement, outcome_hash=redacted_hash)
 
 
 def supersede(redacted_hash: str, original: Outcome) -> Retraction:

@@ -10,7 +10,9 @@ from enum import IntEnum
 from typing import TypeAlias
 
 #: A row as `SumColumns` takes it: id; its names; origin, torch, triton, recipe; its counts.
-SumRow: TypeAlias = "tuple[int, str, str, str, str, str, str, str, str, int, int, int, int, int]"
+SumRow: TypeAlias = (
+    "tuple[int, str, str, str, str, str, str, str, str, int, int, int, int, int, int, int]"
+)
 
 
 class Name(IntEnum):
@@ -27,9 +29,11 @@ class Count(IntEnum):
 
     TRIED = 0
     PASSED = 1
-    TIMED = 2  # passed, and something was timed before
+    TIMED = 2  # comparisons with what does without the skill
     LOG_SPEEDUP_E9 = 3  # sum over the timed ones, in units of 1e-9
     LOG_SPEEDUP_SQUARED_E9 = 4
+    HELD = 5  # predictions that a profile confirmed
+    REFUTED = 6  # and that it refuted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class SkillSums:
     timed: int
     log_speedup_e9: int
     log_speedup_squared_e9: int
+    held: int
+    refuted: int
 
 
 @dataclass(frozen=True, slots=True)

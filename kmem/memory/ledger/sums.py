@@ -9,6 +9,11 @@ Every sum is an integer (log-speedup in units of 1e-9), so it does not depend on
 outcomes and retractions arrived: two memories with the same ledger have the same sums, bit for bit,
 and `rebuild` derives them again from the ledger alone.
 
+Like is compared with like. A fix is compared with the parent that it was applied to; a seed, at its
+graph, with the best that does without its skill (worth.py). Tuning compares a skill with itself and
+says nothing of its worth, and the final verdict on a kernel repeats a step that was counted when
+the kernel was screened.
+
 Not summed: interrupted measurements, which say nothing. Booked apart: outcomes of a recalled
 kernel. That a remembered kernel is still fast is no new success of the skill that once wrote it, or
 every run on the same problem would raise the skill again.
@@ -17,10 +22,19 @@ every run on the same problem would raise the skill again.
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kmem.memory.ledger.settlements import predictions_held
+from kmem.memory.ledger.worth import (
+    GraphTime,
+    add_times,
+    forget_times,
+    graph_times,
+    outcomes_beside,
+    seed_gains,
+)
 from kmem.records import Move, Outcome, Status, recipe_component
 from kmem.serialize import from_json
 
@@ -37,12 +51,21 @@ class _Sums:
 
     tried: int = 0
     passed: int = 0
-    timed: int = 0  # passed, and something was timed before
-    improved: int = 0
+    timed: int = 0  # comparisons with what does without the skill
+    improved: int = 0  # of these
     log_speedup_e9: int = 0  # over the timed ones
     log_speedup_squared_e9: int = 0
     recalled: int = 0  # passed, of recalled kernels; none of these is among those above
     recalled_log_speedup_e9: int = 0
+    held: int = 0  # predictions that a profile confirmed
+    refuted: int = 0  # and that it refuted
+
+    def compare(self, log_speedup: float, sign: int) -> None:
+        """Count a comparison, or take it away (sign -1)."""
+        self.timed += sign
+        self.improved += sign * (log_speedup > 0)
+        self.log_speedup_e9 += sign * _units(log_speedup, LOG_UNIT)
+        self.log_speedup_squared_e9 += sign * _units(log_speedup * log_speedup, LOG_UNIT)
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -55,6 +78,8 @@ class _Sums:
             self.log_speedup_squared_e9,
             self.recalled,
             self.recalled_log_speedup_e9,
+            self.held,
+            self.refuted,
         )
 
 
@@ -66,17 +91,28 @@ _SignatureSums: TypeAlias = "dict[str, list[int]]"
 _Signatures: TypeAlias = "dict[tuple[str, str], _SignatureSums]"
 
 
-def effect_log_speedup(outcome: Outcome) -> float | None:
-    """ln(time before / time after) of the step that an outcome took.
+#: What is done to a parent that did without the skill.
+_APPLIED = frozenset({Move.FIX, Move.REPAIR, Move.CLIMB})
 
-    The time before is that of its parent, or of the best baseline if it had no parent. None unless
-    the outcome passed and something was timed before it. For a recalled kernel it is what was
-    gained again, which is booked apart.
+
+def step_log_speedup(outcome: Outcome) -> float | None:
+    """ln(time of the parent / time after) of a skill that was applied to a parent.
+
+    None unless the outcome passed and the parent was timed, and for any other move.
     """
-    if outcome.status is not Status.PASSED or not outcome.latency_ms:
+    if outcome.move not in _APPLIED or outcome.status is not Status.PASSED:
         return None
+    if not outcome.parent_ms or not outcome.latency_ms:
+        return None
+    return math.log(outcome.parent_ms / outcome.latency_ms)
+
+
+def _gained_again(outcome: Outcome) -> float:
+    """ln of what a recalled kernel gained over its parent, or the best baseline; 0 if unknown."""
+    if outcome.status is not Status.PASSED or not outcome.latency_ms:
+        return 0.0
     ratio = outcome.parent_ms / outcome.latency_ms if outcome.parent_ms else outcome.ratio
-    return math.log(ratio) if ratio else None
+    return math.log(ratio) if ratio else 0.0
 
 
 def are_current(connection: sqlite3.Connection) -> bool:
@@ -106,26 +142,46 @@ def add_outcomes(connection: sqlite3.Connection, outcomes: Sequence[tuple[str, O
         [json.dumps([outcome_hash for outcome_hash, _ in outcomes])],
     )
     retracted = {outcome_hash for (outcome_hash,) in rows}
-    _apply(
-        connection,
-        (outcome for outcome_hash, outcome in outcomes if outcome_hash not in retracted),
-        1,
-    )
+    _add(connection, [each for each in outcomes if each[0] not in retracted])
     _mark_current(connection)
 
 
-def withdraw_outcome(connection: sqlite3.Connection, outcome: Outcome) -> None:
+def withdraw_outcome(connection: sqlite3.Connection, outcome_hash: str, outcome: Outcome) -> None:
     """Take away an outcome that was summed and is now retracted for the first time."""
-    _apply(connection, [outcome], -1)
+    rows, signatures = _sum(connection, [(outcome_hash, outcome)], -1)
+    standing = (
+        each
+        for beside in outcomes_beside(connection, outcome)
+        for each in graph_times(beside, _shared(beside))
+    )
+    _move_seeds(rows, *forget_times(connection, outcome, standing))
+    _apply(connection, rows, signatures)
+
+
+def settle_outcome(
+    connection: sqlite3.Connection, outcome: Outcome, before: bool | None, after: bool | None
+) -> None:
+    """Count what became of the prediction of an outcome that stands.
+
+    Args:
+        before: whether it held, by the settlements that were known; None without any.
+    """
+    if before is not after:
+        row = _Sums()
+        for held, sign in ((before, -1), (after, 1)):
+            row.held += sign * (held is True)
+            row.refuted += sign * (held is False)
+        _apply(connection, {_shared(outcome): row}, {})
 
 
 def rebuild(connection: sqlite3.Connection) -> None:
     """Derive every sum again from the whole ledger. Readers notice by the generation."""
     connection.execute("delete from skill_sums")
     connection.execute("delete from skill_signature_sums")
+    connection.execute("delete from graph_times")
     connection.execute("update skill_sums_state set generation = generation + 1, outcome = 0")
     for page in _standing_outcomes(connection):
-        _apply(connection, page, 1)
+        _add(connection, page)
     _mark_current(connection)
 
 
@@ -136,14 +192,15 @@ def _mark_current(connection: sqlite3.Connection) -> None:
     )
 
 
-def _standing_outcomes(connection: sqlite3.Connection) -> Iterator[list[Outcome]]:
-    """Every outcome that is not retracted, page by page."""
+def _standing_outcomes(connection: sqlite3.Connection) -> Iterator[list[tuple[str, Outcome]]]:
+    """Every outcome (hash, outcome) that is not retracted, page by page."""
     last = 0
     while True:
         rows = connection.execute(
             """
             select
                 id,
+                hash,
                 record,
                 exists (select 1 from retractions where outcome_hash = outcomes.hash)
             from outcomes
@@ -155,13 +212,35 @@ def _standing_outcomes(connection: sqlite3.Connection) -> Iterator[list[Outcome]
         ).fetchall()
         if not rows:
             return
-        yield [from_json(Outcome, record) for _, record, retracted in rows if not retracted]
+        yield [
+            (outcome_hash, from_json(Outcome, record))
+            for _, outcome_hash, record, retracted in rows
+            if not retracted
+        ]
         last = rows[-1][0]
 
 
-def _apply(connection: sqlite3.Connection, outcomes: Iterable[Outcome], sign: int) -> None:
-    """Add outcomes to the tables (sign 1), or take them away (sign -1)."""
-    rows, signatures = _sum(outcomes, sign)
+def _add(connection: sqlite3.Connection, outcomes: Sequence[tuple[str, Outcome]]) -> None:
+    """Add outcomes (hash, outcome) to the tables."""
+    rows, signatures = _sum(connection, outcomes, 1)
+    times = [each for _, outcome in outcomes for each in graph_times(outcome, _shared(outcome))]
+    _move_seeds(rows, *add_times(connection, times))
+    _apply(connection, rows, signatures)
+
+
+def _move_seeds(
+    rows: dict[_Shared, _Sums], before: Iterable[GraphTime], after: Iterable[GraphTime]
+) -> None:
+    """Count the comparisons of seeds that graphs give now, and no longer those they gave."""
+    for times, sign in ((before, -1), (after, 1)):
+        for shared, log_speedup in seed_gains(times):
+            rows.setdefault(shared, _Sums()).compare(log_speedup, sign)
+
+
+def _apply(
+    connection: sqlite3.Connection, rows: Mapping[_Shared, _Sums], signatures: _Signatures
+) -> None:
+    """Add to the tables what changed."""
     if not rows:
         return
     connection.execute("update skill_sums_state set revision = revision + 1")
@@ -171,9 +250,9 @@ def _apply(connection: sqlite3.Connection, outcomes: Iterable[Outcome], sign: in
         insert into skill_sums (
             skill, bottleneck, operator, arch, torch, triton, recipe, origin,
             tried, passed, timed, improved, log_speedup_e9, log_speedup_squared_e9,
-            recalled, recalled_log_speedup_e9, revision
+            recalled, recalled_log_speedup_e9, held, refuted, revision
         )
-        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         on conflict (skill, bottleneck, operator, arch, torch, triton, recipe, origin)
         do update set
             tried = tried + excluded.tried,
@@ -184,6 +263,8 @@ def _apply(connection: sqlite3.Connection, outcomes: Iterable[Outcome], sign: in
             log_speedup_squared_e9 = log_speedup_squared_e9 + excluded.log_speedup_squared_e9,
             recalled = recalled + excluded.recalled,
             recalled_log_speedup_e9 = recalled_log_speedup_e9 + excluded.recalled_log_speedup_e9,
+            held = held + excluded.held,
+            refuted = refuted + excluded.refuted,
             revision = excluded.revision
         """,
         [(*shared, *row.values, revision) for shared, row in rows.items()],
@@ -223,28 +304,30 @@ def _signature_json(totals: _SignatureSums) -> str:
     return json.dumps(seen, sort_keys=True)
 
 
-def _sum(outcomes: Iterable[Outcome], sign: int) -> tuple[dict[_Shared, _Sums], _Signatures]:
-    """What outcomes add to each row of both tables, times a sign."""
+def _sum(
+    connection: sqlite3.Connection, outcomes: Sequence[tuple[str, Outcome]], sign: int
+) -> tuple[dict[_Shared, _Sums], _Signatures]:
+    """What outcomes (hash, outcome) add to each row of both tables by themselves, times a sign."""
+    held = predictions_held(connection, [each for each in outcomes if each[1].claims])
     rows: dict[_Shared, _Sums] = {}
     signatures: _Signatures = {}
-    for outcome in outcomes:
+    for outcome_hash, outcome in outcomes:
         if outcome.status is Status.INTERRUPTED:
             continue
-        effect = effect_log_speedup(outcome)
         row = rows.setdefault(_shared(outcome), _Sums())
         passed = int(outcome.status is Status.PASSED)
         if outcome.move is Move.RECALL:
             row.recalled += sign * passed
-            row.recalled_log_speedup_e9 += sign * _units(effect or 0.0, LOG_UNIT)
+            row.recalled_log_speedup_e9 += sign * _units(_gained_again(outcome), LOG_UNIT)
             continue
         row.tried += sign
         row.passed += sign * passed
+        row.held += sign * (held.get(outcome_hash) is True)
+        row.refuted += sign * (held.get(outcome_hash) is False)
+        effect = step_log_speedup(outcome)
         if effect is None:
             continue
-        row.timed += sign
-        row.improved += sign * (effect > 0)
-        row.log_speedup_e9 += sign * _units(effect, LOG_UNIT)
-        row.log_speedup_squared_e9 += sign * _units(effect * effect, LOG_UNIT)
+        row.compare(effect, sign)
         # where a skill helped, its problems looked like this
         if effect > 0 and outcome.signature is not None:
             totals = signatures.setdefault((outcome.skill, outcome.origin), {})

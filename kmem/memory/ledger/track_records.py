@@ -13,9 +13,9 @@ from functools import lru_cache
 from importlib import metadata
 
 from kmem.memory.ledger import sums
+from kmem.memory.ledger.ageing import AGING_COMPONENTS
 from kmem.memory.ledger.contributors import Contributors
 from kmem.memory.ledger.posteriors import (
-    AGING_COMPONENTS,
     AverageSkill,
     Posterior,
     Question,
@@ -31,7 +31,8 @@ _ROWS_AT_ONCE = 10_000
 #: The columns of `skill_sums`, added up.
 _SUMS = """
 sum(tried) as tried, sum(passed) as passed, sum(improved) as improved, sum(timed) as timed,
-sum(log_speedup_e9) as total_e9, sum(recalled) as recalled
+sum(log_speedup_e9) as total_e9, sum(recalled) as recalled, sum(held) as held,
+sum(refuted) as refuted
 """
 
 
@@ -39,9 +40,10 @@ sum(log_speedup_e9) as total_e9, sum(recalled) as recalled
 class TrackRecord:
     """What the ledger says about a skill on one architecture.
 
-    `compared` are the passes that were timed beside what they went on from: a parent kernel, or the
-    best baseline where there was none. `improved` and `speedup`, their geometric mean (None without
-    any), are over these.
+    `compared` counts comparisons with what does without the skill: of a fix with the parent that it
+    was applied to, and at each graph where it wrote a first kernel, of the best with it with the
+    best without it. `improved` and `speedup`, their geometric mean (None without any), are over
+    these. `held` and `refuted` count predictions that a profile settled.
 
     `recalled` counts kernels of the skill that were remembered and passed again; they are not among
     those tried.
@@ -54,6 +56,22 @@ class TrackRecord:
     improved: int
     speedup: float | None
     recalled: int
+    held: int
+    refuted: int
+
+    @property
+    def told(self) -> str:
+        """What was earned, in a sentence without the architecture."""
+        gain = f" ({self.speedup:.2f}x in the geometric mean)" if self.speedup is not None else ""
+        text = (
+            f"{self.tried} tried, {self.passed} passed; faster in {self.improved} of "
+            f"{self.compared} comparisons with what does without it{gain}"
+        )
+        if self.held + self.refuted:
+            text += f"; {self.held} of {self.held + self.refuted} predictions held"
+        if self.recalled:
+            text += f"; remembered kernels of it passed {self.recalled} times again"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +111,7 @@ class TrackRecords(Tables):
 
         Args:
             versions: of torch, triton and recipes in use now, these named as
-                `recipe_component` does; see `posteriors.age_weight` and `recipe_weight`.
+                `recipe_component` does; see `ageing.age_weight` and `recipe_weight`.
         """
         loaded, trust = self._load_columns(), self._contributors.trust()
         known_for = (loaded.generation, loaded.revision, trust, tuple(sorted(versions.items())))
@@ -109,7 +127,7 @@ class TrackRecords(Tables):
             """
             select
                 skill, bottleneck, operator, arch, torch, triton, recipe, origin,
-                tried, passed, timed, log_speedup_e9, log_speedup_squared_e9
+                tried, passed, timed, log_speedup_e9, log_speedup_squared_e9, held, refuted
             from skill_sums
             where tried > 0
             order by skill, bottleneck, operator, arch, torch, triton, recipe, origin
@@ -152,7 +170,7 @@ class TrackRecords(Tables):
     def of_skill(self, name: str) -> list[TrackRecord]:
         """What a skill has earned, by architecture; empty if it was never tried.
 
-        A speedup is that of a step, as `sums.effect_log_speedup` takes it.
+        Like is compared with like: see sums.py.
         """
         self.refresh()
         rows = self._storage.read(
@@ -274,6 +292,8 @@ def _track_record(arch: str, row: Row) -> TrackRecord:
         row["improved"],
         math.exp(row["total_e9"] * sums.LOG_UNIT / timed) if timed else None,
         row["recalled"],
+        row["held"],
+        row["refuted"],
     )
 
 
@@ -297,7 +317,7 @@ def _changed_rows(connection: sqlite3.Connection, seen: int) -> Iterator[SumRow]
         """
         select
             id, skill, bottleneck, operator, arch, origin, torch, triton, recipe,
-            tried, passed, timed, log_speedup_e9, log_speedup_squared_e9
+            tried, passed, timed, log_speedup_e9, log_speedup_squared_e9, held, refuted
         from skill_sums
         where revision > ?
         """,
@@ -314,7 +334,7 @@ def _contents(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
         select
             skill, bottleneck, operator, arch, torch, triton, recipe, origin,
             tried, passed, timed, improved, log_speedup_e9, log_speedup_squared_e9,
-            recalled, recalled_log_speedup_e9
+            recalled, recalled_log_speedup_e9, held, refuted
         from skill_sums
         where tried > 0 or recalled > 0
         """

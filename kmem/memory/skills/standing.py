@@ -15,11 +15,10 @@ from enum import Enum
 from kmem.errors import SkillError
 from kmem.memory.ledger.contributors import Contributors
 from kmem.memory.ledger.outcomes import Ledger, Retraction, ledger_entry
-from kmem.memory.ledger.redaction import REDACTED
 from kmem.memory.skills.library import skill_origin
 from kmem.memory.skills.search import SkillHit
 from kmem.memory.storage import Storage, Tables
-from kmem.records import Move, Outcome, Status, content_hash
+from kmem.records import REDACTED, Move, Outcome, Status, content_hash
 from kmem.serialize import from_json
 from kmem.skills import DRAFT, Skill
 

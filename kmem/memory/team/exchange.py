@@ -26,10 +26,12 @@ from kmem.memory.team.lines import (
     build_entry,
     header_lines,
     outcome_lines,
+    outgoing_settlements,
     read_lines,
     read_texts,
     read_what_is_whole,
     retraction_lines,
+    settlement_lines,
 )
 from kmem.memory.team.replacing import replace_export
 from kmem.records import Outcome
@@ -49,12 +51,14 @@ class Exchanged:
     outcomes: int
     retractions: int
     kernels: int
+    settlements: int = 0
 
     def __add__(self, other: "Exchanged") -> "Exchanged":
         return Exchanged(
             self.outcomes + other.outcomes,
             self.retractions + other.retractions,
             self.kernels + other.kernels,
+            self.settlements + other.settlements,
         )
 
 
@@ -66,9 +70,10 @@ def export_outcomes(
     redact: bool = False,
     force: bool = False,
 ) -> Exchanged:
-    """Write every outcome and retraction to a file; the same ledger gives the same bytes.
+    """Write every outcome, settlement and retraction to a file.
 
-    The file is replaced when all is written, and only by one that holds as much (replacing.py).
+    The same ledger gives the same bytes. The file is replaced when all is written, and only by one
+    that holds as much (replacing.py).
 
     Args:
         sources: whether the texts of kernels go along; without them a merge learns recipe, knobs
@@ -91,6 +96,9 @@ def export_outcomes(
             written += Exchanged(1, 0, 0)
             if '"kernel": {' in line:
                 kernels.add(json.loads(line)["outcome"]["source_hash"])
+        for line in settlement_lines(outgoing_settlements(memory, redact=redact)):
+            file.write(line + "\n")
+            written += Exchanged(0, 0, 0, 1)
         for line in retraction_lines(memory.ledger.retractions()):
             file.write(line + "\n")
             written += Exchanged(0, 1, 0)
@@ -213,13 +221,18 @@ def _merge_batch(memory: Memory, batch: Sequence[Line]) -> Exchanged:
             "insert or ignore into redactions (redacted_hash, original_hash) values (?, ?)",
             [(line.hash, line.redacts) for line in batch if line.redacts is not None],
         )
+    settlements = sum(
+        memory.ledger.record_settlement(line.settlement)
+        for line in batch
+        if line.settlement is not None
+    )
     retractions = sum(
         memory.ledger.record_retraction(line.retraction)
         for line in batch
         if line.retraction is not None
     )
     _retract_superseded(memory, [line.hash for line in batch if line.hash])
-    return Exchanged(outcomes, retractions, kernels)
+    return Exchanged(outcomes, retractions, kernels, settlements)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Each line is one content-addressed record:
 
     {"hash": ..., "outcome": {...}}      and "kernel": {...} if its text goes along,
                                          and "redacts": the hash of its original if redacted
+    {"hash": ..., "settlement": {...}}   what became of an outcome's prediction
     {"hash": ..., "retraction": {...}}
     {"licences": {origin: licence}, "names": {origin: name}}      at most once, first
 
@@ -17,7 +18,8 @@ from typing import NamedTuple
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.outcomes import LedgerEntry, Retraction, ledger_entry, refuse_impossible
-from kmem.memory.ledger.redaction import redact_outcome
+from kmem.memory.ledger.redaction import redact_outcome, redact_settlement
+from kmem.memory.ledger.settlements import Settlement
 from kmem.memory.storage import Row
 from kmem.memory.store import Memory
 from kmem.memory.team.names import checked_name
@@ -34,11 +36,12 @@ class Line(NamedTuple):
     """
 
     place: str  # file:number
-    hash: str = ""  # of the outcome or retraction
+    hash: str = ""  # of the outcome, settlement or retraction
     record: str = ""  # canonical JSON of the outcome
     kernel: Kernel | None = None
     redacts: str | None = None
     retraction: Retraction | None = None
+    settlement: Settlement | None = None
     licences: Mapping[str, str] | None = None
     names: Mapping[str, str] | None = None
 
@@ -74,6 +77,24 @@ def retraction_lines(retractions: Iterable[Retraction]) -> Iterator[str]:
     for retraction in retractions:
         yield json.dumps(
             {"hash": retraction.hash, "retraction": to_data(retraction)}, sort_keys=True
+        )
+
+
+def outgoing_settlements(memory: Memory, *, redact: bool) -> Iterator[Settlement]:
+    """The settlements as they leave: where outcomes are redacted, they name the redacted ones."""
+    for settlement in memory.ledger.settlements():
+        if not redact:
+            yield settlement
+        elif (outcome := memory.ledger.find(settlement.outcome_hash)) is not None:
+            entry = ledger_entry(redact_outcome(outcome))
+            yield redact_settlement(settlement, entry.hash)
+
+
+def settlement_lines(settlements: Iterable[Settlement]) -> Iterator[str]:
+    """The lines of settlements, one each."""
+    for settlement in settlements:
+        yield json.dumps(
+            {"hash": settlement.hash, "settlement": to_data(settlement)}, sort_keys=True
         )
 
 
@@ -153,6 +174,9 @@ def _read_line(text: str, place: str) -> Line:
         if "retraction" in data:
             retraction = from_data(Retraction, data["retraction"])
             line = Line(place, retraction.hash, retraction=retraction)
+        elif "settlement" in data:
+            settlement = from_data(Settlement, data["settlement"])
+            line = Line(place, settlement.hash, settlement=settlement)
         else:
             line = _read_outcome(data, place)
         expected = data["hash"]

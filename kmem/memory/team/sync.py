@@ -25,7 +25,13 @@ from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import Exchanged, merge_what_is_whole
 from kmem.memory.team.git import run_git
-from kmem.memory.team.lines import header_lines, outcome_lines, retraction_lines
+from kmem.memory.team.lines import (
+    header_lines,
+    outcome_lines,
+    outgoing_settlements,
+    retraction_lines,
+    settlement_lines,
+)
 from kmem.memory.team.names import find_name
 from kmem.records import content_hash
 from kmem.serialize import from_json, to_json
@@ -247,6 +253,12 @@ def _unpublished(
     )
     new = (row for row in rows if not published & {row["hash"], row["redacts"]})
     yield from outcome_lines(memory, new, sources=sources, redact=redact)
+    yield from settlement_lines(
+        settlement
+        for settlement in outgoing_settlements(memory, redact=redact)
+        if (imported or settlement.origin in (own_name, UNNAMED_ORIGIN))
+        and settlement.hash not in published
+    )
     yield from retraction_lines(
         retraction
         for retraction in memory.ledger.retractions()

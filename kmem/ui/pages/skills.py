@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from kmem.memory.ledger.posteriors import Posterior
+from kmem.memory.ledger.sums import step_log_speedup
 from kmem.memory.ledger.track_records import TrackRecord, installed_versions
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
@@ -27,8 +28,11 @@ COLUMNS = (
     Column("acts", "Acts"),
     Column("tried", "Tried", numeric=True),
     Column("passed", "Passed", numeric=True),
-    Column("improved", "Improved", numeric=True),
+    Column("compared", "Compared", numeric=True),
+    Column("improved", "Faster", numeric=True),
     Column("speedup", "Speedup", numeric=True),
+    Column("expected", "Expected", numeric=True),
+    Column("held", "Predictions held", numeric=True),
     Column("operators", "Operators", wraps=True),
     Column("bottlenecks", "Bottlenecks", wraps=True),
     Column("description", "Description", shown=False),
@@ -92,11 +96,15 @@ def show_skills(shelf: Shelf) -> Callable[[Memory, PageRequest], Page | Export]:
         skills = shelf.skills()
         standings = memory.standings.of_each(skills)
         earned = memory.track_records.of_skills([skill.name for skill in skills])
+        posteriors = memory.track_records.posteriors(
+            earned, bottleneck=None, operators=(), arch="", versions=installed_versions()
+        )
         rows = [
             _row(skill, standings[skill.name].standing.value, earned.get(skill.name))
+            | {"expected": _expected(posteriors.get(skill.name))}
             for skill in skills
         ]
-        table = view_table("skills", COLUMNS, rows, request, "name")
+        table = view_table("skills", COLUMNS, rows, request, "-expected" if earned else "name")
         if isinstance(table, Export):
             return table
         recipes = sum(skill.has_recipe for skill in skills)
@@ -119,8 +127,10 @@ def _row(skill: Skill, status: str, record: TrackRecord | None) -> Row:
         "acts": Cell(skill.manner if skill.acts else "prose"),
         "tried": Cell(tried),
         "passed": Cell(record.passed if record is not None else 0),
+        "compared": Cell(record.compared if record is not None else 0),
         "improved": Cell(record.improved if record is not None else 0),
         "speedup": _speedup(record),
+        "held": _predictions(record),
         "operators": Cell(", ".join(names), short, hint=", ".join(names)),
         "bottlenecks": Cell(", ".join(each.value for each in skill.bottlenecks)),
         "description": Cell(skill.description),
@@ -129,8 +139,24 @@ def _row(skill: Skill, status: str, record: TrackRecord | None) -> Row:
 
 def _speedup(record: TrackRecord | None) -> Cell:
     factor = record.speedup if record is not None else None
-    hint = "measured: geometric mean over the steps of its outcomes" if factor else ""
+    hint = "measured: geometric mean over comparisons with what does without it" if factor else ""
     return Cell(factor, describe_factor(factor), hint=hint)
+
+
+def _expected(posterior: Posterior | None) -> Cell:
+    """What to expect of a skill's next kernel: its speedup, drawn in where little was compared."""
+    if posterior is None:
+        return Cell(None)
+    factor = math.exp(posterior.log_speedup)
+    return Cell(factor, describe_factor(factor), hint="by age and trust")
+
+
+def _predictions(record: TrackRecord | None) -> Cell:
+    """The share of settled predictions that held."""
+    settled = record.held + record.refuted if record is not None else 0
+    if record is None or not settled:
+        return Cell(None)
+    return Cell(record.held / settled, f"{record.held} of {settled}")
 
 
 def show_skill(shelf: Shelf) -> Callable[[Memory, PageRequest], Page | Export]:
@@ -199,7 +225,7 @@ def _record_rows(memory: Memory, skill: str) -> list[Row]:
             "tried": Cell(record.tried),
             "passed": Cell(record.passed),
             "improved": Cell(record.improved),
-            "lost": Cell(record.tried - record.improved),
+            "lost": Cell(record.compared - record.improved),
             "speedup": _speedup(record),
             "recalled": Cell(record.recalled),
         }
@@ -218,11 +244,8 @@ def _problem_rows(memory: Memory, skill: str) -> list[Row]:
 
 
 def _problem_row(problem: str, outcomes: Sequence[Outcome]) -> Row:
-    steps = [
-        outcome.parent_ms / outcome.latency_ms
-        for outcome in outcomes
-        if outcome.latency_ms and outcome.parent_ms
-    ]
+    gains = [step_log_speedup(outcome) for outcome in outcomes]
+    steps = [math.exp(gain) for gain in gains if gain is not None]
     won = sum(step > 1 for step in steps)
     best = max(steps, default=None)
     devices = ", ".join(dict.fromkeys(outcome.device for outcome in outcomes))
@@ -231,7 +254,7 @@ def _problem_row(problem: str, outcomes: Sequence[Outcome]) -> Row:
         "tried": Cell(len(outcomes)),
         "passed": Cell(sum(outcome.status is Status.PASSED for outcome in outcomes)),
         "won": Cell(won),
-        "lost": Cell(len(outcomes) - won),
+        "lost": Cell(len(steps) - won),
         "best": Cell(best, describe_factor(best)),
         "device": Cell(devices),
         "latest": date_cell(max(outcome.created_at for outcome in outcomes)),

@@ -1,0 +1,32 @@
+"""The labelled profiles are many, of two halves, and the tool that reports hits reads them all."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kmem.skills import bundled_skills_root, skill_directories
+
+ROOT = Path(__file__).parent.parent
+COMPILED = ROOT / "tests" / "data" / "compiled_profiles.jsonl"
+
+
+def test_profiles_without_counters_are_labelled_with_skills_that_there_are() -> None:
+    known = {path.name for path in skill_directories(bundled_skills_root())}
+    cases = [json.loads(line) for line in COMPILED.read_text(encoding="utf-8").splitlines()]
+    assert len({case["name"] for case in cases}) == len(cases) >= 40
+    halves = [case["half"] for case in cases]
+    assert min(halves.count("tuned"), halves.count("unseen")) >= len(cases) / 3
+    for case in cases:
+        assert case["right"] and set(case["right"]) <= known, case["name"]
+        assert case["profile"]["estimated"] and max(case["order"]) < len(case["launches"])
+
+
+@pytest.mark.slow
+def test_the_tool_tells_the_hits_of_each_half() -> None:
+    words = [sys.executable, str(ROOT / "tools" / "retrieval_hits.py"), "--half", "tuned"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert "with counters" in told and "without counters" in told
+    assert "unseen" not in told

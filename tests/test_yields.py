@@ -1,0 +1,81 @@
+"""What a run expects of its next measurements, and when it ends for that."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from test_memory_store import make_outcome
+
+from kmem.memory.ledger.descents import recall_descents
+from kmem.memory.ledger.graphs import GraphKey
+from kmem.memory.ledger.posteriors import Trust
+from kmem.memory.store import Memory
+from kmem.orchestrate.yields import WEIGHTS, Here, expected_gain, likeness, share_of_a_round
+from kmem.records import Contract, Descent
+
+FLAT = Descent("other", "s", (64, 64), ("rows",), (2.0, *(1.0,) * 35), is_own=True)
+FALLING = replace(FLAT, best_ms=tuple(2.0 ** (1 - step / 12) for step in range(36)))
+HERE = Here("s", (64, 64), ("rows",), (1.0,) * 12, before=0, in_first_round=False)
+ROUND = share_of_a_round(12, 12)
+
+
+def test_a_search_like_this_one_that_gained_nothing_more_ends_the_run() -> None:
+    assert pytest.approx(math.log(1.005)) == ROUND
+    assert expected_gain(HERE, [FLAT], 12) < ROUND < expected_gain(HERE, [FALLING], 12)
+    assert expected_gain(HERE, [], 12) is None, "a new problem gets the full search"
+    short = replace(FLAT, best_ms=(2.0, 1.0))
+    assert expected_gain(HERE, [short], 12) is None, "it says nothing of what it did not try"
+    assert expected_gain(replace(HERE, best_ms=(None,) * 12), [FLAT], 12) is None
+
+
+def test_the_more_alike_a_graph_the_more_it_tells() -> None:
+    others = [
+        FLAT,
+        replace(FLAT, sizes=(256, 256)),
+        replace(FLAT, structure="another"),
+        replace(FLAT, structure="another", recipes=("another",)),
+    ]
+    told = [likeness(HERE, each) for each in others]
+    assert told == sorted(told, reverse=True)
+    assert (told[0], told[3]) == (1.0, WEIGHTS.other_graph)
+    near, far = FLAT, replace(FALLING, structure="another", recipes=("another",))
+    gain = expected_gain(HERE, [near, far], 12)
+    assert expected_gain(HERE, [near], 12) < gain < expected_gain(HERE, [far], 12)
+
+
+def test_what_this_run_gained_last_speaks_for_going_on() -> None:
+    gaining = replace(HERE, best_ms=(1.2,) * 4 + (1.0,) * 8, before=4)
+    assert expected_gain(HERE, [FLAT], 12) < ROUND < expected_gain(gaining, [FLAT], 12)
+
+
+def test_many_strangers_together_count_no_more_than_one_search_of_ones_own() -> None:
+    poison = [replace(FLAT, is_own=False) for _ in range(1000)]
+    own = expected_gain(HERE, [FALLING, FALLING], 12)
+    poisoned = expected_gain(HERE, [FALLING, FALLING, *poison], 12)
+    assert own / 2 < poisoned < own
+    first = replace(HERE, best_ms=(1.0,) * 4, in_first_round=True)
+    assert expected_gain(first, poison, 8) is None, "a whole round is measured first"
+
+
+def test_searches_are_read_from_the_ledger_in_the_order_of_their_measurements(tmp_path) -> None:
+    key = GraphKey("here", "s", ("softmax",), (8, 8), "sm_90", Contract())
+    times = [3.0, None, 2.0, 2.5, 1.0]
+    versions = {"triton": "3.6", "recipe online-softmax": "v1"}
+    with Memory(tmp_path / "kmem.db") as memory:
+        for place, latency_ms in reversed(list(enumerate(times))):
+            moment = f"2026-01-01T00:00:0{place}"
+            fields = {"created_at": moment, "seed": 1, "versions": versions}
+            memory.ledger.record(make_outcome(latency_ms, source=f"k{place}", **fields))
+        again = make_outcome(0.9, source="k4", created_at="2026-01-02", seed=1, versions=versions)
+        memory.ledger.record(again)  # the verdict on a kernel that was measured before
+        memory.ledger.record(make_outcome(0.1, source="x", seed=1, arch="sm_80"))
+        stranger = make_outcome(1.0, source="k0", origin="stranger", versions=versions)
+        memory.ledger.record(stranger)
+        changed = versions | {"recipe online-softmax": "v0"}
+        memory.ledger.record(make_outcome(source="y", graph="changed", versions=changed))
+        other, own = recall_descents(
+            memory.storage, key, Trust({"test": 1.0}, 0.5), ("test",), versions
+        )
+    assert own.best_ms == (3.0, 3.0, 2.0, 2.0, 1.0)
+    assert (own.recipes, own.is_own, own.trust) == (("online-softmax",), True, 1.0)
+    assert (other.best_ms, other.is_own, other.trust) == ((1.0,), False, 0.5)

@@ -1,0 +1,139 @@
+"""Profiles without counters, each with the skills that are right for it.
+
+    python tools/collect_labelled.py
+
+It adds to tests/data/compiled_profiles.jsonl what is not there yet.
+
+Two sources, none of them made up for the purpose. The file before.py of each skill's examples: the
+skill was written for such a kernel. And the sick kernels of tests/planted. Each is compiled for an
+H200 and profiled by the static profiler, with the problem's bound and operators; what is right for
+a planted one stands in RIGHT, by what its bottleneck's fix is. Which half a case belongs to follows
+from its name alone. `tools/retrieval_hits.py` asks for the skills.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from kmem.default_plugins.executors import LocalExecutor
+from kmem.devices import named_target
+from kmem.errors import KmemError
+from kmem.problem.bound import graph_bound
+from kmem.problem.load import FULL, execute_problem, load_problem
+from kmem.problem.trace import trace_problem
+from kmem.problem.traced import TracedProblem
+from kmem.profile.collect import collect_profile
+from kmem.profile.static import StaticProfiler
+from kmem.records import Contract, Kernel, Profile, content_hash
+from kmem.serialize import to_data, to_json
+from kmem.skills import load_skill
+
+ROOT = Path(__file__).parent.parent
+CASES = ROOT / "tests" / "data" / "compiled_profiles.jsonl"
+TARGET = "h200"
+#: The skills that fix what was planted.
+RIGHT = {
+    "few_programs": ("split-reduction", "fill-the-grid"),
+    "lone_loads": ("more-loads-in-flight", "raise-occupancy", "widen-vector-access"),
+    "mostly_masked": ("row-across-programs", "several-rows-per-program", "drop-masks-when-even"),
+    "needless_arithmetic": ("reduce-instruction-count", "remove-dead-work", "packed-half-math"),
+    "one_program_a_processor": ("raise-occupancy", "fit-smaller-cards", "more-work-per-thread"),
+    "read_again": ("fuse-pointwise-chain",),
+    "scalar_product": ("tile-matmul", "wgmma-tile-shapes", "bf16-tensor-core-matmul"),
+    "special_functions": ("fast-transcendentals",),
+    "spilled_tile": ("cut-live-ranges", "no-giant-tiles", "reduce-unrolling"),
+    "strided_lanes": ("coalesce-lane-axis",),
+    "tail_wave": ("fill-the-grid", "split-reduction", "persistent-programs"),
+    "tiny_launches": ("cuda-graph-replay", "cached-launch", "fuse-pointwise-chain"),
+    "wide_tile_alone": ("online-softmax", "tune-warps-and-stages", "cut-live-ranges"),
+    "window_from_cache": ("stencil-register-tiling", "separable-pooling", "running-window-sums"),
+}
+
+
+class Case(NamedTuple):
+    """What is profiled, and what is right for it.
+
+    `about` names the operator where the module is nothing but its own kernel, of which no graph
+    tells: an example is about its skill's operator.
+    """
+
+    name: str
+    problem: Path
+    kernel_class: str
+    right: tuple[str, ...]
+    about: tuple[str, ...] = ()
+
+
+def sources() -> Iterator[Case]:
+    """The cases."""
+    for name, right in RIGHT.items():
+        yield Case(f"planted {name}", ROOT / "tests" / "planted" / f"{name}.py", "Sick", right)
+    for before in sorted((ROOT / "skills").glob("*/examples/before.py")):
+        skill = before.parent.parent.name
+        operators = load_skill(before.parent.parent).operators
+        about = tuple(name for name in operators[:1] if name != "any")
+        yield Case(f"example {skill}", before, "Model", (skill,), about)
+
+
+def collect(case: Case) -> dict[str, object]:
+    """One case as it is kept."""
+    name, path, kernel_class, right, about = case
+    device, contract = named_target(TARGET), Contract()
+    problem = load_problem(path)
+    graph = trace_problem(execute_problem(problem, FULL), contract.precision)
+    bound = None if graph.opaque_reason else graph_bound(graph, device, contract)
+    traced = TracedProblem(problem, contract, device, {"full": FULL}, {"full": graph}, bound)
+    kernel = Kernel(problem.source.replace(f"class {kernel_class}(", "class ModelNew("))
+    profiler = StaticProfiler()
+    profile = collect_profile(
+        kernel,
+        traced,
+        {profiler.name: profiler},
+        LocalExecutor(),
+        present=False,
+        name=profiler.name,
+    )
+    return {
+        "name": name,
+        "half": "tuned" if int(content_hash(name)[:8], 16) % 2 else "unseen",
+        "right": list(right),
+        "operators": [name for name in profile.operators if name != "opaque"] or list(about),
+        "bound": to_data(bound) if bound else None,
+        **_pack(profile),
+    }
+
+
+def _pack(profile: Profile) -> dict[str, object]:
+    """A profile with each distinct launch once, and their order: a loop launches the same often."""
+    texts = [to_json(replace(launch, serves=())) for launch in profile.launches]
+    distinct = list(dict.fromkeys(texts))
+    places = {text: place for place, text in enumerate(distinct)}
+    return {
+        "profile": to_data(replace(profile, launches=())),
+        "launches": [json.loads(text) for text in distinct],
+        "order": [places[text] for text in texts],
+    }
+
+
+def main() -> None:
+    known = CASES.read_text(encoding="utf-8").splitlines() if CASES.is_file() else []
+    done = {json.loads(line)["name"] for line in known}
+    with CASES.open("a", encoding="utf-8") as file:
+        for case in sources():
+            if case.name in done:
+                continue
+            try:
+                found = collect(case)
+            except KmemError as ex:
+                print(f"{case.name}: left out, {str(ex).splitlines()[0]}", file=sys.stderr)
+                continue
+            file.write(json.dumps(found, sort_keys=True) + "\n")
+            file.flush()
+            print(case.name, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Does the loop's prescribing earn its keep? Three arms on one GPU, problem by problem.
+
+    python tools/three_arms.py KERNELBENCH --out DIR [--seconds 560]
+
+For each of 48 problems (16 of KernelBench's level 1 with headroom, 24 of level 2, 8 of this
+repository) three benches run one after the other: the loop with its prescriptions, the loop with
+prescriptions drawn at random, and best-of-n by as many measurements as the loop made. All have the
+same minutes, rounds and candidates for a problem. The two loops have a memory each, which begins as
+db/evidence; the control has none.
+
+A call ends after --seconds; the same call goes on, whatever ended the last one, also a kill. What
+is there so far is compared in DIR; when every problem has its three rows, the loop's outcomes, with
+those of prescribed fixes, are exported there, too. On a machine that keeps only one folder, give a
+DIR in it and bring it back before the next call.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kmem.bench.comparing import compare_rows, render_comparison
+from kmem.bench.problems import BenchProblem, choose_problems, find_problems
+from kmem.bench.results import read_rows
+
+ROOT = Path(__file__).parent.parent
+#: Of level 1, where the shipped kernels are at less than half of the bound (db/results-level1.md).
+LEVEL_1 = (3, 6, 11, 50, 54, 57, 58, 60, 61, 62, 64, 70, 71, 72, 78, 97)
+LEVEL_2, OWN = 24, 8
+ARMS = ("loop", "random", "control")
+_GRACE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Where the three benches lie, and what each problem is given."""
+
+    root: Path
+    minutes: float
+    rounds: int
+    candidates: int
+
+    def directory(self, arm: str) -> Path:
+        return self.root / arm
+
+    def command(self, arm: str, problem: BenchProblem) -> list[str]:
+        """The bench of one arm on one problem."""
+        words = [sys.executable, "-P", "-m", "kmem", "bench"]
+        words += ["--resume", str(self.directory(arm))]
+        words += [problem.path, "--only", problem.name]
+        if arm == "control":
+            return [*words, "--control", str(self.directory("loop"))]
+        words += ["--minutes-per-problem", f"{self.minutes:g}"]
+        words += ["--candidates", str(self.candidates)]
+        strategy = "bandit" if arm == "loop" else "random-skills"
+        return [*words, "--rounds", str(self.rounds), "--strategy", strategy]
+
+    def environment(self, arm: str) -> dict[str, str]:
+        return {**os.environ, "KMEM_DB": str(self.root / f"{arm}.db")}
+
+    def missing(self, problem: BenchProblem) -> list[str]:
+        """The arms that have no row of a problem."""
+        return [
+            arm
+            for arm in ARMS
+            if problem.key not in {row.key for row in read_rows(self.directory(arm))}
+        ]
+
+
+def problems(checkout: Path) -> list[BenchProblem]:
+    """The 48 problems, those of the levels in turn, so that a part is like the whole."""
+    numbers = {f"{number}_*" for number in LEVEL_1}
+    first = find_problems([checkout], 1, tuple(sorted(numbers)))
+    second = choose_problems(find_problems([checkout], 2, ()), None, LEVEL_2)
+    own = choose_problems(find_problems([ROOT / "problems"], None, ()), None, OWN)
+    found = list(_in_turn([first, second, own]))
+    names = [problem.name for problem in found]
+    return [problem for place, problem in enumerate(found) if problem.name not in names[:place]]
+
+
+def _in_turn(groups: list[list[BenchProblem]]) -> Iterator[BenchProblem]:
+    """Every group spread evenly over the whole."""
+    placed = [
+        ((place + 0.5) / len(group), number, problem)
+        for number, group in enumerate(groups)
+        for place, problem in enumerate(group)
+    ]
+    for _, _, problem in sorted(placed, key=lambda entry: entry[:2]):
+        yield problem
+
+
+def run_piece(arms: Arms, wanted: list[BenchProblem], deadline: float) -> None:
+    """Run what is missing until the deadline; a bench that is under way then is interrupted."""
+    for problem in wanted:
+        for arm in arms.missing(problem):
+            if time.monotonic() > deadline - _GRACE_S:
+                return
+            print(f"{problem.name}: {arm}", flush=True)
+            process = subprocess.Popen(
+                arms.command(arm, problem),
+                env=arms.environment(arm),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            try:
+                process.wait(max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(_GRACE_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                return
+
+
+def report(arms: Arms) -> str:
+    """The loop's rows beside those of each other arm."""
+    loop = read_rows(arms.directory("loop"))
+    parts = []
+    for arm in ("control", "random"):
+        compared = compare_rows(read_rows(arms.directory(arm)), loop)
+        if compared is not None:
+            parts += [
+                f"# The loop beside {arm}\n",
+                render_comparison(compared, {"first": arm, "second": "loop"}),
+            ]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkout", type=Path, help="A checkout of KernelBench.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=560.0)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--candidates", type=int, default=12)
+    parser.add_argument("--list", action="store_true", help="Only name the problems.")
+    options = parser.parse_args()
+    deadline = time.monotonic() + options.seconds
+    wanted = problems(options.checkout)
+    if options.list:
+        print("\n".join(problem.name for problem in wanted))
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    arms = Arms(options.out.resolve(), options.minutes, options.rounds, options.candidates)
+    kmem = [sys.executable, "-P", "-m", "kmem"]
+    for arm in ("loop", "random"):
+        if not (arms.root / f"{arm}.db").is_file():
+            first = arms.root / f"{arm}.first.db"
+            first.unlink(missing_ok=True)
+            words = [*kmem, "memory", "import", str(ROOT / "db" / "evidence")]
+            subprocess.run(words, env={**os.environ, "KMEM_DB": str(first)}, check=True)
+            shutil.move(first, arms.root / f"{arm}.db")
+    run_piece(arms, wanted, deadline)
+    (arms.root / "compared.md").write_text(report(arms), encoding="utf-8")
+    left = [problem.name for problem in wanted if arms.missing(problem)]
+    if left:
+        print(f"{len(left)} of {len(wanted)} problems are left: call again")
+        return
+    words = [*kmem, "memory", "export", str(arms.root / "outcomes.jsonl"), "--force"]
+    subprocess.run(words, env=arms.environment("loop"), check=True)
+    print(report(arms))
+
+
+if __name__ == "__main__":
+    main()
