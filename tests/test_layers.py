@@ -33,6 +33,7 @@ FLOORS = (
     ("curate", "default_plugins"),
     ("run",),
     ("deploy",),
+    ("whole",),
     ("api",),
     ("learning", "mcp", "testing"),
     ("ui",),

@@ -1,0 +1,18 @@
+"""Whole models: looked at, cut into pieces, and made fast piece by piece.
+
+In the order in which a model passes:
+
+- source.py: what a user may name as a model, and the module and inputs behind the name.
+- observe.py: with which shapes submodules are called, where only values can show it.
+- tidying.py: a captured graph without what only tracing needed.
+- capture.py: a model as graphs of plain operators.
+- cut.py: a graph cut into pieces.
+- pieces.py: the pieces of a model, equal ones as one, with what they take and could take.
+- measured.py: what each operator takes, measured where there is a GPU.
+- remembered.py: what memory holds of the pieces.
+- account.py: where the time goes, by operator, submodule, launch and piece.
+- values.py: how the values of a model are spread.
+- free_sizes.py: which sizes of a piece may vary, and how all its others follow from them.
+- write_piece.py: a piece as a problem file.
+- extract.py: the pieces as files, and told in a table.
+"""
