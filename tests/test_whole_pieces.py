@@ -46,6 +46,29 @@ def test_repeated_blocks_are_one_piece_and_nothing_costly_is_left_out(tmp_path: 
     assert sum(line.ms for line in account.modules) == pytest.approx(account.total_ms)
 
 
+def test_counters_of_norms_in_training_part_no_piece(tmp_path: Path) -> None:
+    place = tmp_path / "training.py"
+    place.write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.one, self.two = (torch.nn.Conv2d(4, 4, 3) for _ in range(2))\n"
+        "        self.norm, self.last = (torch.nn.BatchNorm2d(4) for _ in range(2))\n"
+        "    def forward(self, x):\n"
+        "        x = self.norm(self.one(x))\n"
+        "        x += 1\n"
+        "        return self.last(self.two(x))\n"
+        "def get_inputs():\n"
+        "    return [torch.randn(2, 4, 8, 8)]\n",
+        encoding="utf-8",
+    )
+    captured = capture(read_source(str(place)))
+    cost = estimate_cost(captured, H200, Contract())
+    (group,) = find_pieces(captured, cost, H200, Contract())
+    assert group.operators == ("conv2d", "batch_norm", "add", "conv2d", "batch_norm")
+
+
 def test_pieces_one_after_another_compute_what_the_model_does(tmp_path: Path) -> None:
     source = read_source(model_named("blocks", tmp_path))
     captured = capture(source)

@@ -15,4 +15,12 @@ In the order in which a model passes:
 - free_sizes.py: which sizes of a piece may vary, and how all its others follow from them.
 - write_piece.py: a piece as a problem file.
 - extract.py: the pieces as files, and told in a table.
+- compose.py: a model put together again, with kernels in the places of pieces.
+- binding.py: a composed model bound to a user's model, and taken away again.
+- clock.py: how fast a composed model is beside the model.
+- proof.py: a composed model held to its model, in a process of its own.
+- state.py: how a run on a model stands, kept after every step.
+- result.py: what a run on a model came to.
+- report.py: its report.md.
+- optimizing.py: a run on a model, piece by piece.
 """

@@ -102,7 +102,7 @@ def capture(source: ModelSource, precision: Precision = Precision.MATCH) -> Capt
         )
     held = {id(each): each for each in (*built.module.parameters(), *built.module.buffers())}
     return Captured(
-        source.name,
+        source.name if source.problem is not None else type(built.module).__name__,
         tuple(segments),
         tuple(left),
         sum(each.numel() for each in held.values()),
@@ -245,7 +245,11 @@ def _cut(
             return
         except Untraceable as ex:
             left.append((path, str(ex)))
-    elif seen:
-        left.append((path, "it is called with several shapes, which values decide"))
+    else:
+        reason = "it is called with several shapes" if seen else "values decide its shapes"
+        left.append((path, reason))
+    so_far, told = len(segments), len(left)
     for child in inside:
         _cut(child, model, calls, mode, found)
+    if len(segments) == so_far:  # nothing inside either: the module stands for all of it
+        del left[told:]

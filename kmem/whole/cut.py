@@ -60,12 +60,20 @@ def cut(graph: OpGraph, costs: Mapping[str, float]) -> tuple[Piece, ...]:
     Args:
         costs: of each node by name, in milliseconds; views cost nothing.
     """
-    pieces = []
-    for run in _split(graph, costs, _Run(0, len(graph.nodes)), ""):
-        piece = _piece(graph, graph.nodes[run.start : run.end], costs)
-        if piece is not None:
-            pieces.append(piece)
-    return tuple(pieces)
+    runs = _split(graph, costs, _Run(0, len(graph.nodes)), "")
+    found = [_piece(graph, nodes, costs) for run in runs for nodes in _without_writing(graph, run)]
+    return tuple(piece for piece in found if piece is not None)
+
+
+def _without_writing(graph: OpGraph, run: _Run) -> list[tuple[Node, ...]]:
+    """A run parted by the nodes that change state, which stay the library's."""
+    parts: list[list[Node]] = [[]]
+    for node in graph.nodes[run.start : run.end]:
+        if node.is_in_place:
+            parts.append([])
+        else:
+            parts[-1].append(node)
+    return [tuple(part) for part in parts if part]
 
 
 def is_heavy(node: Node) -> bool:
@@ -157,9 +165,9 @@ def _fits(graph: OpGraph, costs: Mapping[str, float], one: _Run, other: _Run) ->
 
 
 def _piece(graph: OpGraph, nodes: Sequence[Node], costs: Mapping[str, float]) -> Piece | None:
-    """None for what is no problem: nothing to compute, no tensor given, or state written."""
+    """None for what is no problem: nothing to compute, or no tensor given."""
     inside = {node.name for node in nodes}
-    if not any(costs[node.name] > 0 for node in nodes) or any(node.is_in_place for node in nodes):
+    if not any(costs[node.name] > 0 for node in nodes):
         return None
     kept = [*_views_before(graph, nodes, inside), *nodes]
     made = {node.name for node in kept}

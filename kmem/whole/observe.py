@@ -1,4 +1,4 @@
-"""With which shapes the submodules of a model are called: seen in one real forward on the CPU.
+"""With which shapes the submodules of a model are called: seen in real forwards on the CPU.
 
 For models whose sizes depend on values, which only values can show.
 """
@@ -16,6 +16,8 @@ from kmem.whole.source import Built, ModelSource
 
 #: Elements of parameters up to which a model is built and run for its shapes.
 MOST_PARAMETERS = 10**9
+#: Draws of inputs and weights; a module that is called with other shapes in one of them has none.
+_DRAWS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ def _describe(leaf: object) -> object:
 def observe_calls(source: ModelSource, build: Callable[[], Built]) -> dict[str, list[Call]]:
     """The calls of each submodule by its path, those of the same shapes once.
 
+    Submodules whose shapes depend on values are left out.
+
     Raises ProblemError: if the model is too large to be run here, or its forward fails.
     """
     with torch.device("meta"):
@@ -62,7 +66,21 @@ def observe_calls(source: ModelSource, build: Callable[[], Built]) -> dict[str, 
             f"{source.text} cannot be exported whole, and with {size:,} parameters it is too large "
             "to be run for the shapes inside; name a smaller configuration or a submodule"
         )
-    built = build()
+    seen = []
+    for draw in range(_DRAWS):
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(draw)
+            seen.append(_observe(source.text, build()))
+    first, *others = seen
+    return {
+        path: list(calls.values())
+        for path, calls in first.items()
+        if all(other.get(path, {}).keys() == calls.keys() for other in others)
+    }
+
+
+def _observe(text: str, built: Built) -> dict[str, dict[object, Call]]:
+    """The calls of each submodule by its path and by what those of the same shapes share."""
     found: dict[str, dict[object, Call]] = {}
 
     def note(path: str) -> Callable[..., None]:
@@ -82,8 +100,8 @@ def observe_calls(source: ModelSource, build: Callable[[], Built]) -> dict[str, 
         with torch.no_grad():
             built.module(*built.args, **built.kwargs)
     except Exception as ex:
-        raise ProblemError(f"{source.text}: forward raised {first_line(ex)}") from ex
+        raise ProblemError(f"{text}: forward raised {first_line(ex)}") from ex
     finally:
         for each in hooks:
             each.remove()
-    return {path: list(calls.values()) for path, calls in found.items()}
+    return found

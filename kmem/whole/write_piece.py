@@ -74,14 +74,15 @@ def write_problem_file(graph: OpGraph, facts: Facts) -> str:
         constants=constants,
         arguments="".join(f", {name.lower()}" for name in names),
         state="\n".join(f"        {line}" for line in _write_state(graph, facts)),
-        inputs=", ".join(["self", *(_name(each.name) for each in inputs)]),
+        inputs=", ".join(["self", *(python_name(each.name) for each in inputs)]),
         forward="\n".join(f"        {line}" for line in _write_forward(graph, sizes)),
         drawn="\n".join(f"        {_draw_input(each, graph, facts)}," for each in inputs),
         given=", ".join(names),
     )
 
 
-def _name(name: str) -> str:
+def python_name(name: str) -> str:
+    """A name for a value of a graph that Python allows."""
     return f"{name}_" if keyword.iskeyword(name) or name in _RESERVED else name
 
 
@@ -202,9 +203,9 @@ def _write_forward(graph: OpGraph, sizes: Sizes) -> Iterator[str]:
     lines = []
     for each in graph.placeholders:
         if each.kind in ("parameter", "buffer"):
-            lines.append(f"{_name(each.name)} = self.{each.target}")
+            lines.append(f"{python_name(each.name)} = self.{each.target}")
         elif each.kind == "constant":
-            lines.append(f"{_name(each.name)} = {write_constant(each)}")
+            lines.append(f"{python_name(each.name)} = {write_constant(each)}")
     used: list[str] = []
     for node in graph.nodes:
         written = {
@@ -212,15 +213,15 @@ def _write_forward(graph: OpGraph, sizes: Sizes) -> Iterator[str]:
         }
         used += [name for text in written.values() for name in _names(text)]
         swapped = {where: Literal(_size(text)) for where, text in written.items()}
-        lines.append(_write_node(graph, with_sizes(_renamed(node), swapped)))
+        lines.append(_write_node(graph, with_sizes(renamed(node), swapped)))
     yield from (f"{name} = self.{name}" for name in dict.fromkeys(used))
     if any(DEVICE.expression in line for line in lines):
         first = next(
             each for each in graph.placeholders if each.kind == "input" and each.spec is not None
         )
-        yield f"{DEVICE.expression} = {_name(first.name)}.device"
+        yield f"{DEVICE.expression} = {python_name(first.name)}.device"
     yield from lines
-    outputs = ", ".join(_name(name) for name in graph.outputs)
+    outputs = ", ".join(python_name(name) for name in graph.outputs)
     yield f"return ({outputs},)" if graph.returns_tuple else f"return {outputs}"
 
 
@@ -233,16 +234,16 @@ def _write_node(graph: OpGraph, node: Node) -> str:
     call = write_call(graph, node)
     if node.target == "getitem":
         call = f"{write_arg(node.args[0])}[{write_arg(node.args[1])}]"
-    return call if node.output is None else f"{_name(node.name)} = {call}"
+    return call if node.output is None else f"{python_name(node.name)} = {call}"
 
 
-def _renamed(node: Node) -> Node:
+def renamed(node: Node) -> Node:
     """A node that reads values by names that Python allows."""
 
     def swap(arg: Arg) -> Arg:
         if isinstance(arg, tuple):
             return tuple(swap(item) for item in arg)
-        return Ref(_name(arg.name)) if isinstance(arg, Ref) else arg
+        return Ref(python_name(arg.name)) if isinstance(arg, Ref) else arg
 
     return replace(
         node,

@@ -42,6 +42,33 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceOptions:
+    """What `kmem optimize` is told of a model that it makes fast piece by piece."""
+
+    pieces: bool = option(
+        "--pieces",
+        is_flag=True,
+        help="Cut the model into pieces, make those fast that pay most, and put it together again; "
+        "what is done for any model that is no problem file.",
+    )
+    inputs: tuple[str, ...] = input_option()
+    piece_minutes: float = option(
+        "--piece-minutes",
+        type=click.FloatRange(min=0, min_open=True),
+        default=3.0,
+        show_default=True,
+        help="Most minutes for one piece; --minutes are those of the whole, by default 30.",
+    )
+    least_gain: float = option(
+        "--least-gain",
+        type=click.FloatRange(min=0, max=1),
+        default=0.01,
+        show_default=True,
+        help="Share of the model's time that a piece must promise to save to be tried.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ExtractOptions:
     """The options of `kmem extract`."""
 
