@@ -8,6 +8,7 @@ In the order in which a model passes:
 - capture.py: a model as graphs of plain operators.
 - cut.py: a graph cut into pieces.
 - pieces.py: the pieces of a model, equal ones as one, with what they take and could take.
+- process.py: a question to a process of its own.
 - measured.py: what each operator takes, measured where there is a GPU.
 - remembered.py: what memory holds of the pieces.
 - account.py: where the time goes, by operator, submodule, launch and piece.

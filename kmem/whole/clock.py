@@ -4,6 +4,7 @@ The L2 cache is emptied before each call; times are the device's own.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,15 @@ from kmem.whole.source import Built
 
 #: Pairs of timings, and what is written between two calls to empty the L2 cache, in bytes.
 _PAIRS, _FLUSHED_BYTES = 25, 256 * 2**20
+#: Modes of torch.compile by the names of baselines; the last two run under CUDA graphs.
+_COMPILED = {
+    "compile": "default",
+    "max_autotune": "max-autotune-no-cudagraphs",
+    "compile_graph": "reduce-overhead",
+    "max_autotune_graph": "max-autotune",
+}
+#: No further baseline is begun after so many seconds.
+_BASELINES_S = 240.0
 
 
 def time_whole(built: Built, composed: Composed, *, compiled: bool) -> dict[str, Any]:
@@ -35,7 +45,7 @@ def time_whole(built: Built, composed: Composed, *, compiled: bool) -> dict[str,
         "ratio": statistics.median(ratios),
         "ratio_low": ratios[int(0.05 * len(ratios))],
         "peak_bytes": peaks,
-        "graph_ms": _graph_time(module, composed, original),
+        "baselines_ms": {},
         "without": {},
     }
     names = composed.kernels
@@ -46,10 +56,38 @@ def time_whole(built: Built, composed: Composed, *, compiled: bool) -> dict[str,
         )
         found["without"][name] = statistics.median(one / other for one, other in pairs)
     if compiled:
-        made = torch.compile(module)
-        times = [_timed(lambda: made(*built.args, **built.kwargs)) for _ in range(_PAIRS + 5)]
-        found["compile_ms"] = statistics.median(times[5:])
+        found["baselines_ms"] = _baselines(original, module, composed)
     return found
+
+
+def _baselines(
+    call: Callable[[], object], module: nn.Module, composed: Composed
+) -> dict[str, float]:
+    """Other ways to run the model, as far as they can be had in some minutes."""
+    found: dict[str, float | None] = {"eager_graph": _graph_time(call)}
+    with bind(module, composed):
+        found["composed_graph"] = _graph_time(call)
+    until = time.monotonic() + _BASELINES_S
+    for name, mode in _COMPILED.items():
+        if time.monotonic() < until:
+            found[name] = _compiled_time(call, module, mode)
+    return {name: ms for name, ms in found.items() if ms is not None}
+
+
+def _compiled_time(call: Callable[[], object], module: nn.Module, mode: str) -> float | None:
+    """None where the model cannot be compiled."""
+    torch.compiler.reset()
+    before = vars(module).get("forward")
+    try:
+        module.forward = torch.compile(module.forward, mode=mode)
+        times = [_timed(call) for _ in range(_PAIRS + 5)]
+        return statistics.median(times[5:])
+    except Exception:  # noqa: BLE001 - compilers raise anything
+        return None
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
 
 
 def _bound(
@@ -110,15 +148,14 @@ def _peak(call: Callable[[], object]) -> int:
     return int(torch.cuda.max_memory_allocated())
 
 
-def _graph_time(module: nn.Module, composed: Composed, call: Callable[[], object]) -> float | None:
-    """The time of a CUDA graph of the composed forward; None where it cannot be captured."""
+def _graph_time(call: Callable[[], object]) -> float | None:
+    """The time of a CUDA graph of a call; None where it cannot be captured."""
     try:
-        with bind(module, composed):
+        call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             call()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                call()
         return statistics.median(_timed(graph.replay) for _ in range(_PAIRS))
     except RuntimeError:
         return None

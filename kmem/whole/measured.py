@@ -8,6 +8,7 @@ kernels are gaps between launches.
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -15,13 +16,15 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from kmem.problem.evaluate import evaluate_node
 from kmem.problem.graph import OpGraph
 from kmem.records import Precision
-from kmem.whole.capture import Captured, build_real
+from kmem.whole.capture import Captured, build_real, capture
 from kmem.whole.pieces import Cost
-from kmem.whole.source import Built, ModelSource
+from kmem.whole.process import answer, ask
+from kmem.whole.source import Built, ModelSource, read_source
 from kmem.whole.values import given_values
 
 _WARM_UP, _REPEATS = 3, 10
 _RANGE = "kmem:"
+_TIMEOUT_S = 300.0
 
 
 def measure_cost(
@@ -29,12 +32,33 @@ def measure_cost(
 ) -> Cost | None:
     """The cost of a model that was captured whole; None for one that was cut at module borders.
 
+    It is measured in a process of its own.
+
     Args:
         device: "cuda", or "cpu" to see how the tables look.
+
+    Raises ExecutorError: if the model fails there.
     """
     if captured.segments[0].path:
         return None
-    graph = captured.segments[0].graph
+    asked = {
+        "model": source.text,
+        "inputs": list(source.inputs),
+        "mode": source.mode,
+        "precision": precision.value,
+        "device": device,
+    }
+    found = ask("kmem.whole.measured", asked, gpu=device == "cuda", timeout_s=_TIMEOUT_S)
+    launches = tuple((name, ms) for name, ms in found["launches"])
+    return Cost((found["nodes"],), False, found["wall_ms"], launches)
+
+
+def _measure(asked: dict[str, Any]) -> dict[str, Any]:
+    """In the process: milliseconds of each node, of a forward, and of each launch."""
+    device = asked["device"]
+    precision = Precision(asked["precision"])
+    source = read_source(asked["model"], asked["inputs"], mode=asked["mode"])
+    graph = capture(source, precision).segments[0].graph
     with torch.no_grad():
         built = build_real(source, precision, device)
         given = given_values(graph, built)
@@ -44,8 +68,7 @@ def measure_cost(
             _run(graph, given, device)
             _wait(device)
         nodes = _by_node(seen, graph, device)
-        launches = _launches(built, device)
-    return Cost((nodes,), estimated=False, wall_ms=wall_ms, launches=launches)
+        return {"nodes": nodes, "wall_ms": wall_ms, "launches": _launches(built, device)}
 
 
 def _activities(device: str) -> list[ProfilerActivity]:
@@ -110,3 +133,7 @@ def _time(call: Callable[[], object], device: str) -> float:
 def _wait(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    answer(_measure)

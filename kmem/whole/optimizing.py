@@ -36,7 +36,7 @@ from kmem.whole.pieces import (
 from kmem.whole.proof import Proof, Question, prove
 from kmem.whole.report import write_model_report
 from kmem.whole.result import ModelResult
-from kmem.whole.source import ModelSource, read_source
+from kmem.whole.source import ModelSource, absolute_name, read_source
 from kmem.whole.state import (
     ModelSettings,
     ModelState,
@@ -46,6 +46,8 @@ from kmem.whole.state import (
     write_state,
 )
 
+#: Of a model that falls into more, as an unrolled recurrence does, those that take most.
+MOST_PIECES = 24
 #: A run of a piece is not begun with less, in minutes.
 _LEAST_MINUTES = 0.2
 #: The whole must be faster by so much with a piece than without, beyond what timings vary.
@@ -86,6 +88,7 @@ def optimize_model(
     Raises ProblemError, TargetError, OutputError: if it cannot be begun, each with its remedy.
     """
     started = time.monotonic()
+    settings = replace(settings, model=absolute_name(settings.model))
     name = read_source(settings.model, settings.inputs, mode=settings.mode).name
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     root = settings.piece.out or default_run_directory(f"{name}-pieces-{stamp}")
@@ -126,7 +129,7 @@ def _open(
     captured = capture(source, contract.precision)
     cost = measure_cost(source, captured, contract.precision, "cuda") if present else None
     cost = cost or estimate_cost(captured, device, contract)
-    groups = find_pieces(captured, cost, device, contract)
+    groups = find_pieces(captured, cost, device, contract)[:MOST_PIECES]
     directory = RunDirectory(root)
     pieces = RunDirectory(root / "pieces")
     if read_state(root) is None:

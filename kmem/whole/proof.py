@@ -11,10 +11,6 @@ the model as a whole errs at most twice as much as eager does against float64, o
 """
 
 import copy
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,16 +19,18 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from kmem.errors import ExecutorError, first_line
+from kmem.errors import ExecutorError
 from kmem.measure.oracle.correctness import error_floor, is_within, measure_error
 from kmem.problem.evaluate import evaluate_graph
 from kmem.records import Precision
 from kmem.whole.binding import Composed, bind, read_composed
 from kmem.whole.capture import Captured, build_real, capture
 from kmem.whole.clock import time_whole
+from kmem.whole.process import answer, ask
 from kmem.whole.source import Built, read_source
 from kmem.whole.values import given_values
 
+_MODULE = "kmem.whole.proof"
 #: Draws of inputs that the whole is compared on.
 _DRAWS = 3
 #: Elements made by all nodes of a forward up to which the interpreter ends in about a minute.
@@ -51,15 +49,16 @@ class Question:
     directory: str
     seed: int
     time: bool  # needs a GPU
-    compile: bool = False  # also the baseline torch.compile
+    compile: bool = False  # also torch.compile and CUDA graphs
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What was found. `how` says what ran; times are medians in milliseconds, pairs as ratios.
 
-    `without` has for each piece the time with it over the time without it: above 1 the whole is
-    faster without.
+    `baselines_ms` are other ways to run the model; composed_graph among them is the composed model
+    as one CUDA graph. `without` has for each piece the time with it over the time without it: above
+    1 the whole is faster without.
     """
 
     passed: bool
@@ -69,8 +68,7 @@ class Proof:
     eager_error: float = 0.0
     eager_ms: float | None = None
     composed_ms: float | None = None
-    compile_ms: float | None = None
-    graph_ms: float | None = None  # of one CUDA graph of the composed forward
+    baselines_ms: Mapping[str, float] = field(default_factory=dict)
     peak_bytes: Mapping[str, int] = field(default_factory=dict)
     ratio: float | None = None  # eager over composed, the median over pairs
     ratio_low: float | None = None
@@ -79,25 +77,10 @@ class Proof:
 
 def prove(question: Question, *, gpu: bool) -> Proof:
     """Ask in a process of its own; a crash or a timeout is a proof that failed."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0" if gpu else "1"}
-    environment.pop("COVERAGE_PROCESS_CONFIG", None)
-    if gpu:
-        environment.pop("TRITON_INTERPRET")
-    command = [sys.executable, "-m", "kmem.whole.proof", json.dumps(asdict(question))]
     try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment
-        )
-    except subprocess.TimeoutExpired:
-        return Proof(False, "", f"the whole was not proved within {_TIMEOUT_S:g} s")
-    lines = ended.stdout.strip().splitlines()
-    if ended.returncode or not lines:
-        said = (ended.stderr.strip().splitlines() or ["no word"])[-1]
-        return Proof(False, "", f"its process ended with {ended.returncode}: {said}")
-    try:
-        return Proof(**json.loads(lines[-1]))
-    except (ValueError, TypeError) as ex:
-        raise ExecutorError(f"the proof of a model cannot be read: {ex}; report this") from ex
+        return Proof(**ask(_MODULE, asdict(question), gpu=gpu, timeout_s=_TIMEOUT_S))
+    except ExecutorError as ex:
+        return Proof(False, "", str(ex))
 
 
 # --- in the process
@@ -236,16 +219,9 @@ def _in_float64(built: Built) -> Built:
     return Built(copy.deepcopy(built.module).double(), args, kwargs)
 
 
-def main() -> None:
-    """Answer the question in the first argument, as the last line of stdout."""
-    asked = json.loads(sys.argv[1])
-    asked["inputs"] = tuple(asked["inputs"])
-    try:
-        found = find_proof(Question(**asked))
-    except Exception as ex:  # noqa: BLE001 - kernels and the user's model may raise anything
-        found = Proof(False, "", first_line(ex))
-    sys.stdout.write(json.dumps(asdict(found)) + "\n")
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    return asdict(find_proof(Question(**{**asked, "inputs": tuple(asked["inputs"])})))
 
 
 if __name__ == "__main__":
-    main()
+    answer(_answer)

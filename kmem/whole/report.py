@@ -57,10 +57,8 @@ def _proof(proof: Proof) -> str:
             f"Measured in pairs: eager {proof.eager_ms:.4g} ms, composed {proof.composed_ms:.4g} "
             f"ms, {proof.ratio or 0:.3f}x (95% above {proof.ratio_low or 0:.3f}x)."
         )
-    if proof.compile_ms is not None:
-        lines.append(f"torch.compile: {proof.compile_ms:.4g} ms.")
-    if proof.graph_ms is not None:
-        lines.append(f"Composed, as one CUDA graph: {proof.graph_ms:.4g} ms.")
+    for name, ms in sorted(proof.baselines_ms.items(), key=lambda entry: entry[1]):
+        lines.append(f"- {name}: {ms:.4g} ms")
     if proof.peak_bytes:
         text = ", ".join(
             f"{name} {size / 2**20:,.0f} MiB" for name, size in proof.peak_bytes.items()

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,6 +78,8 @@ class ModelSource:
     name: str
     make: Callable[[], Built]
     problem: Problem | None = None  # where the name is that of a problem file
+    inputs: tuple[str, ...] = ()  # in words, as they were given
+    mode: str | None = None
 
 
 def read_source(text: str, inputs: Sequence[str] = (), *, mode: str | None = None) -> ModelSource:
@@ -90,7 +92,19 @@ def read_source(text: str, inputs: Sequence[str] = (), *, mode: str | None = Non
 
     Raises ProblemError: if there is nothing of that name, with the remedy.
     """
-    words = tuple(_read_input(each) for each in inputs)
+    found = _find_source(text, tuple(_read_input(each) for each in inputs), mode)
+    return replace(found, inputs=tuple(inputs), mode=mode)
+
+
+def absolute_name(text: str) -> str:
+    """The name of a model with the whole path of its file, which holds in every directory."""
+    if Path(text).exists():
+        return str(Path(text).resolve())
+    file = Path(text.partition(":")[0])
+    return f"{file.resolve()}{text[len(str(file)) :]}" if file.is_file() else text
+
+
+def _find_source(text: str, words: Sequence[InputWords], mode: str | None) -> ModelSource:
     place = Path(text)
     if _is_config(place):
         config = place.parent if place.is_file() else place
