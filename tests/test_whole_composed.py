@@ -218,4 +218,4 @@ def begun(out: Path) -> list[PieceState]:
     """Pieces whose run memory knows."""
     state = read_state(out)
     pieces = [] if state is None else [each for each in state.pieces if each.run is not None]
-    return [each for each in pieces if (out / "runs" / each.name / "breakdown.json").is_file()]
+    return [each for each in pieces if list((out / "runs" / each.name).glob("recalled-*"))]

@@ -48,7 +48,7 @@ def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", type=Path, nargs="+", help="files, or directories of them")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=8.0, help="of one model; default: 8")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of one model; default: 5")
     parser.add_argument("--piece-minutes", type=float, default=1.5)
     parser.add_argument("--target", help="a device to estimate for, where there is no GPU")
     return parser.parse_args()

@@ -78,8 +78,8 @@ def _compiled_time(call: Callable[[], object], module: nn.Module, mode: str) -> 
     """None where the model cannot be compiled."""
     torch.compiler.reset()
     before = vars(module).get("forward")
+    module.forward = torch.compile(module.forward, mode=mode)
     try:
-        module.forward = torch.compile(module.forward, mode=mode)
         times = [_timed(call) for _ in range(_PAIRS + 5)]
         return statistics.median(times[5:])
     except Exception:  # noqa: BLE001 - compilers raise anything

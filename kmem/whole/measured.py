@@ -98,8 +98,10 @@ def _by_node(seen: profile, graph: OpGraph, device: str) -> dict[str, float]:
     found = dict.fromkeys((node.name for node in graph.nodes), 0.0)
     for event in seen.key_averages():
         if event.key.startswith(_RANGE):
+            # on a GPU a range has two entries, of the host and of the device, one of which may be 0
             us = event.device_time_total if device == "cuda" else event.cpu_time_total
-            found[event.key.removeprefix(_RANGE)] = us / 1e3
+            name = event.key.removeprefix(_RANGE)
+            found[name] = max(found[name], us / 1e3)
     return found
 
 

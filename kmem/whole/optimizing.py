@@ -129,10 +129,16 @@ def _open(
     captured = capture(source, contract.precision)
     cost = measure_cost(source, captured, contract.precision, "cuda") if present else None
     cost = cost or estimate_cost(captured, device, contract)
-    groups = find_pieces(captured, cost, device, contract)[:MOST_PIECES]
+    known = read_state(root)
+    groups = find_pieces(captured, cost, device, contract)
+    if known is None:
+        groups = groups[:MOST_PIECES]
+    else:  # times that are measured anew rank them otherwise
+        names = {piece.name for piece in known.pieces}
+        groups = tuple(group for group in groups if group.name in names)
     directory = RunDirectory(root)
     pieces = RunDirectory(root / "pieces")
-    if read_state(root) is None:
+    if known is None:
         write_pieces(pieces, source, captured, groups, contract.precision)
     model = _Model(
         source,
@@ -155,7 +161,7 @@ def _open(
         tuple(_piece_state(model, group) for group in groups),
         captured.left,
     )
-    if read_state(root) is None:
+    if known is None:
         write_state(directory, state)
     say(f"{captured.name}: {len(groups)} pieces in {root}")
     return model, state
@@ -334,6 +340,8 @@ def _prove_whole(model: _Model, state: ModelState) -> ModelState:
     while state.kept:
         model.say(f"proving the whole with {len(state.kept)} pieces")
         proof = _ask(model, state, last=True)
+        if not proof.passed and model.present:  # compiling the baselines may take too long
+            proof = _ask(model, state, last=False)
         if proof.passed:
             return replace(state, proof=json.dumps(asdict(proof)))
         culprits = [piece for piece in state.kept if not _holds_alone(model, state, piece)]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kmem.problem.bound import graph_bound, node_cost_ms, part_bound
 from kmem.problem.graph import Node, OpGraph
@@ -96,17 +96,15 @@ def find_pieces(
     captured: Captured, cost: Cost, device: Device, contract: Contract
 ) -> tuple[PieceGroup, ...]:
     """The pieces, those that take most of a forward first."""
+    # cut by estimates, which do not vary: a run that is resumed must find its pieces again
+    told = cost if cost.estimated else estimate_cost(captured, device, contract)
     places: dict[str, list[Place]] = {}
     for number, segment in enumerate(captured.segments):
-        for piece in cut(segment.graph, cost.nodes[number]):
+        for piece in cut(segment.graph, told.nodes[number]):
             places.setdefault(piece.graph.hash, []).append(Place(number, piece))
-    groups = [
-        _group(captured, cost, found, device, contract)
-        for found in places.values()
-        if any(name for name in found[0].piece.nodes)
-    ]
+    groups = [_group(captured, cost, found, device, contract) for found in places.values()]
     groups.sort(key=lambda group: -group.total_ms)
-    return tuple(_named(groups))
+    return tuple(replace(group, name=_name(group)) for group in groups)
 
 
 def _group(
@@ -140,21 +138,8 @@ def operator_name(node: Node) -> str:
     return words[1] if len(words) > 1 else words[0]
 
 
-def _named(groups: Sequence[PieceGroup]) -> list[PieceGroup]:
-    """Each with a name of its own, from where it is or what it does."""
-    found = []
-    for number, group in enumerate(groups, 1):
-        words = group.module.replace("*", "n") or "_".join(dict.fromkeys(group.operators[:3]))
-        slug = re.sub(r"\W+", "_", words).strip("_").lower()
-        found.append(
-            PieceGroup(
-                f"p{number:02d}_{slug}"[:48],
-                group.module,
-                group.operators,
-                group.places,
-                group.calls,
-                group.eager_ms,
-                group.least_ms,
-            )
-        )
-    return found
+def _name(group: PieceGroup) -> str:
+    """Where a piece is or what it does, and a part of its hash: the same in every process."""
+    words = group.module.replace("*", "n") or "_".join(dict.fromkeys(group.operators[:3]))
+    slug = re.sub(r"\W+", "_", words).strip("_").lower()
+    return f"{slug[:40]}_{group.graph.hash[:6]}"
