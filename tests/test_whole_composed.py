@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from kmem.whole.binding import Composed, bind
 from kmem.whole.capture import build_real, capture
 from kmem.whole.compose import write_composed
 from kmem.whole.extract import write_pieces
-from kmem.whole.optimizing import reached_so_far
+from kmem.whole.optimizing import next_piece, reached_so_far
 from kmem.whole.pieces import EXPECTED_SPEED_OF_LIGHT, estimate_cost, find_pieces
 from kmem.whole.proof import Question, find_proof
 from kmem.whole.report import write_model_report
@@ -167,6 +167,35 @@ def test_a_report_tells_what_was_saved_and_what_was_dropped(tmp_path: Path) -> N
 def test_what_kernels_reached_says_what_the_next_may_reach(tmp_path: Path) -> None:
     state = state_of(tmp_path)
     assert reached_so_far(state) == pytest.approx((EXPECTED_SPEED_OF_LIGHT + 0.5) / 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "left", "chosen", "reason"),
+    [
+        ({}, 1.0, "p03_c", ""),  # what may save most
+        ({"p04_d": PieceStatus.RUNNING}, 1.0, "p04_d", ""),  # what a killed process had begun
+        ({}, 0.1, None, "the minutes are used up"),
+        ({"p03_c": PieceStatus.DROPPED}, 1.0, None, "may save 1% of a forward"),
+        (
+            {"p03_c": PieceStatus.DROPPED, "p04_d": PieceStatus.DROPPED},
+            1.0,
+            None,
+            "every piece was tried",
+        ),
+    ],
+)
+def test_the_next_piece_is_the_one_that_pays_most(
+    changed: dict[str, PieceStatus], left: float, chosen: str | None, reason: str, tmp_path: Path
+) -> None:
+    state = state_of(tmp_path)
+    waiting = (
+        PieceState("p03_c", "c", (), 2, 1.0, 0.01, ()),
+        PieceState("p04_d", "d", (), 1, 0.05, 0.01, ()),
+    )
+    pieces = tuple(replace(each, status=changed.get(each.name, each.status)) for each in waiting)
+    piece, said = next_piece(replace(state, pieces=(*state.pieces, *pieces)), left)
+    assert (piece.name if piece else None) == chosen
+    assert reason in said and bool(said) == (chosen is None)
 
 
 TINY = """

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
 
 from kmem.devices import resolve_target
@@ -194,7 +195,7 @@ def _go_through_pieces(
     settings = state.settings
     while not state.finished:
         left = settings.minutes - spent_s() / 60
-        piece, reason = _next(state, left)
+        piece, reason = next_piece(state, left)
         if piece is None:
             state = replace(state, finished=reason)
             break
@@ -231,7 +232,7 @@ def _expected(state: ModelState, piece: PieceState) -> float:
     return group.saved_ms(reached_so_far(state))
 
 
-def _next(state: ModelState, left_minutes: float) -> tuple[PieceState | None, str]:
+def next_piece(state: ModelState, left_minutes: float) -> tuple[PieceState | None, str]:
     """The piece that pays most, or why there is none; one that was begun comes first."""
     begun = [each for each in state.pieces if each.status is PieceStatus.RUNNING]
     if begun:
@@ -269,7 +270,10 @@ def _try_piece(model: _Model, state: ModelState, piece: PieceState, minutes: flo
         return replace(piece, status=PieceStatus.DROPPED, reason=first_line(ex))
     found = performed.finished.result
     if found.best is None or found.speedup is None:
-        return replace(piece, status=PieceStatus.DROPPED, reason=found.reason)
+        measured = [each.measurement.latency_ms for each in performed.finished.attempts]
+        fastest = min((ms for ms in measured if ms is not None and isfinite(ms)), default=None)
+        reason = "nothing beat its fastest baseline"
+        return replace(piece, status=PieceStatus.DROPPED, kernel_ms=fastest, reason=reason)
     latency_ms = found.best.measurement.latency_ms
     kind = "estimated" if found.estimated else "measured"
     return replace(
