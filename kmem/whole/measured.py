@@ -5,6 +5,7 @@ it. The wall time is that of the model's own forward without the profiler; what 
 kernels are gaps between launches.
 """
 
+import logging
 import statistics
 import time
 from collections.abc import Callable
@@ -13,18 +14,36 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from kmem.errors import ExecutorError
 from kmem.problem.evaluate import evaluate_node
 from kmem.problem.graph import OpGraph
-from kmem.records import Precision
+from kmem.records import Contract, Device, Precision
 from kmem.whole.capture import Captured, build_real, capture
-from kmem.whole.pieces import Cost
+from kmem.whole.pieces import Cost, estimate_cost
 from kmem.whole.process import answer, ask
 from kmem.whole.source import Built, ModelSource, read_source
 from kmem.whole.values import given_values
 
+logger = logging.getLogger(__name__)
+
 _WARM_UP, _REPEATS = 3, 10
 _RANGE = "kmem:"
 _TIMEOUT_S = 300.0
+
+
+def find_cost(
+    source: ModelSource, captured: Captured, device: Device, contract: Contract, *, present: bool
+) -> Cost:
+    """What a forward takes: measured if the device is here, else, or if that fails, estimated."""
+    if present:
+        try:
+            found = measure_cost(source, captured, contract.precision, "cuda")
+        except ExecutorError as ex:
+            logger.warning("Times are estimated, for measuring failed: %s", ex)
+            found = None
+        if found is not None:
+            return found
+    return estimate_cost(captured, device, contract)
 
 
 def measure_cost(

@@ -26,12 +26,11 @@ from kmem.run.settings import new_run
 from kmem.whole.capture import Captured, capture
 from kmem.whole.compose import write_composed
 from kmem.whole.extract import write_pieces
-from kmem.whole.measured import measure_cost
+from kmem.whole.measured import find_cost
 from kmem.whole.pieces import (
     EXPECTED_SPEED_OF_LIGHT,
     Cost,
     PieceGroup,
-    estimate_cost,
     find_pieces,
 )
 from kmem.whole.proof import Proof, Question, prove
@@ -128,8 +127,7 @@ def _open(
     device, present = resolve_target(settings.piece.target)
     source = read_source(settings.model, settings.inputs, mode=settings.mode)
     captured = capture(source, contract.precision)
-    cost = measure_cost(source, captured, contract.precision, "cuda") if present else None
-    cost = cost or estimate_cost(captured, device, contract)
+    cost = find_cost(source, captured, device, contract, present=present)
     known = read_state(root)
     groups = find_pieces(captured, cost, device, contract)
     if known is None:
@@ -157,7 +155,7 @@ def _open(
         replace(settings, piece=replace(settings.piece, out=None)),  # it may be moved
         captured.name,
         device.name,
-        not present,
+        cost.estimated,
         cost.total_ms(captured),
         tuple(_piece_state(model, group) for group in groups),
         captured.left,
@@ -269,6 +267,10 @@ def _try_piece(model: _Model, state: ModelState, piece: PieceState, minutes: flo
     except KmemError as ex:
         return replace(piece, status=PieceStatus.DROPPED, reason=first_line(ex))
     found = performed.finished.result
+    # timed by the same clock as the kernel, which the operators of the whole are not
+    eager = [each.timing for each in found.baselines if each.name == "eager" and each.timing]
+    if eager:
+        piece = replace(piece, eager_ms=eager[0].latency_ms)
     if found.best is None or found.speedup is None:
         measured = [each.measurement.latency_ms for each in performed.finished.attempts]
         fastest = min((ms for ms in measured if ms is not None and isfinite(ms)), default=None)

@@ -20,8 +20,8 @@ from kmem.ui.alone import treemap_svg
 from kmem.whole.account import Account, account_for, breakdown_of
 from kmem.whole.capture import Captured, capture
 from kmem.whole.extract import describe_pieces, write_pieces
-from kmem.whole.measured import measure_cost
-from kmem.whole.pieces import Cost, PieceGroup, estimate_cost, find_pieces
+from kmem.whole.measured import find_cost
+from kmem.whole.pieces import Cost, PieceGroup, find_pieces
 from kmem.whole.remembered import remembered_pieces
 from kmem.whole.source import ModelSource, read_source
 
@@ -59,8 +59,7 @@ def look_at(model: str, options: ModelOptions) -> Look:
     contract = options.contract.contract
     device, present = device_for(options.target)
     captured = capture(source, contract.precision)
-    cost = measure_cost(source, captured, contract.precision, "cuda") if present else None
-    cost = cost or estimate_cost(captured, device, contract)
+    cost = find_cost(source, captured, device, contract, present=present)
     groups = find_pieces(captured, cost, device, contract)
     return Look(source, captured, cost, groups, device)
 
