@@ -63,9 +63,14 @@ def complete(*words: str, incomplete: str) -> list[str]:
 
 
 def test_commands_subcommands_options_and_choices_are_completed() -> None:
-    assert complete(incomplete="p") == ["plugins", "prescribe", "problem", "profile"]
+    assert complete(incomplete="p") == ["plan", "plugins", "prescribe", "problem", "profile"]
     assert complete("skills", incomplete="se") == ["search"]
-    assert complete("optimize", incomplete="--p") == ["--precision", "--purity"]
+    assert complete("optimize", incomplete="--p") == [
+        "--precision",
+        "--purity",
+        "--pieces",
+        "--piece-minutes",
+    ]
     assert complete("optimize", "--precision", incomplete="") == ["match", "tf32", "bf16"]
 
 

@@ -35,6 +35,7 @@ FLOORS = (
     ("run",),
     ("away",),
     ("deploy",),
+    ("whole",),
     ("api",),
     ("learning", "mcp", "testing"),
     ("ui",),

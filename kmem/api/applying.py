@@ -8,9 +8,14 @@ from kmem.deploy.shipped.patch import Handle
 from kmem.deploy.shipped.patch import apply as bind
 from kmem.deploy.sources import entries_from
 from kmem.run.result import Result
+from kmem.whole.binding import Composed, ModelHandle
+from kmem.whole.binding import bind as bind_composed
+from kmem.whole.result import ModelResult
 
 
-def apply(model: nn.Module, *sources: Result | Bucketed | Package) -> Handle:
+def apply(
+    model: nn.Module, *sources: Result | Bucketed | Package | ModelResult | Composed
+) -> Handle | ModelHandle:
     """Bind kernels to those modules of a model that compute what the kernels were made for.
 
     Only `forward` of single instances is replaced. Calls that a kernel does not support (other
@@ -22,8 +27,16 @@ def apply(model: nn.Module, *sources: Result | Bucketed | Package) -> Handle:
 
     Args:
         model: on its device and in the mode in which it will run.
-        sources: results of `kmem.optimize`, and runs and packages from `kmem.load`.
+        sources: results of `kmem.optimize`, and runs and packages from `kmem.load`; or one run on a
+            whole model, or what it composed, alone.
 
-    Raises OutputError: if a result has no kernel. ValueError: if the model has kernels already.
+    Raises OutputError: if a result has no kernel. ValueError: if the model has kernels already, or
+        is not the one that was composed.
     """
+    whole = [each for each in sources if isinstance(each, ModelResult | Composed)]
+    if whole and len(sources) > 1:
+        raise ValueError("A composed model is applied alone: it replaces the whole forward")
+    if whole:
+        found = whole[0]
+        return found.apply(model) if isinstance(found, ModelResult) else bind_composed(model, found)
     return bind(model, entries_from(sources))

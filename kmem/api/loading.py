@@ -6,10 +6,12 @@ from kmem.deploy.installed import installed_place
 from kmem.deploy.package import Package
 from kmem.deploy.sources import find_source
 from kmem.run.result import Result
+from kmem.whole.binding import Composed, read_composed
+from kmem.whole.result import ModelResult, read_result
 
 
-def load(place: str | Path) -> Result | Package:
-    """A finished run or an exported package, either of which `kmem.apply` takes.
+def load(place: str | Path) -> Result | Package | ModelResult | Composed:
+    """A finished run, also on a whole model, or an exported package; `kmem.apply` takes each.
 
     Args:
         place: the directory of a run or of a package, the name of an installed package, or the id
@@ -17,5 +19,8 @@ def load(place: str | Path) -> Result | Package:
 
     Raises OutputError: if there is nothing of the kind, or the run has not finished.
     """
+    found = read_result(Path(place)) or read_composed(Path(place))
+    if found is not None:
+        return found
     installed = installed_place() / str(place)
     return find_source(installed if installed.is_dir() else place)

@@ -14,6 +14,7 @@ the command runs.
 - commands.py: the table of all built-in commands.
 - options/: the options that commands share, as frozen records.
 - optimize.py: `kmem optimize`, the main job.
+- whole.py: `kmem plan` and `kmem extract`, whole models before anything is spent.
 - problem.py: `kmem problem`, a problem file begun, and one looked at without a run.
 - bench.py: `kmem bench`, the main job over many problems, and the recording of landscapes.
 - models.py: `kmem models`, which language models there are.

@@ -8,6 +8,12 @@ from kmem.cli.group import LazyCommand
 
 _TABLE = (
     ("optimize", "optimize", "Make the module in PROBLEM fast."),
+    (
+        "plan",
+        "whole",
+        "Show the pieces of a model, what each would save, and what that would cost.",
+    ),
+    ("extract", "whole", "Write the pieces of a model as problem files into DIRECTORY."),
     ("bench", "bench", "Run `kmem optimize` on many problems and print how much was gained."),
     ("models", "models", "List language models (default: list)."),
     ("problem", "problem", "Begin a problem file, or look at one without a run."),

@@ -1,24 +1,37 @@
 """`kmem optimize`: the main job."""
 
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from kmem.cli.options.authors import needed_models, with_author
-from kmem.cli.options.records import takes
+from kmem.cli.options.records import nested, takes
 from kmem.cli.options.run import RunOptions
+from kmem.cli.options.whole import PieceOptions, is_no_file
 from kmem.cli.options.words import words_of
 from kmem.cli.page_beside import page_beside
 from kmem.plugins import Registry
 
 #: Options of this command that say nothing about the search.
 _STAYS_HERE = frozenset({"executor", "address", "out", "as_json", "ui", "shapes"})
+#: Of a whole model, where --minutes does not say.
+MODEL_MINUTES = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeOptions:
+    """The options of `kmem optimize`: of a run, and of a model that is cut into pieces."""
+
+    run: RunOptions = nested(RunOptions)
+    pieces: PieceOptions = nested(PieceOptions)
 
 
 @click.command()
-@click.argument("problem", type=click.Path(path_type=Path))
-@takes(RunOptions)
+@click.argument("problem", metavar="PROBLEM|MODEL")
+@takes(OptimizeOptions)
 @click.option(
     "--shapes",
     metavar="TEXT|FILE",
@@ -28,11 +41,11 @@ _STAYS_HERE = frozenset({"executor", "address", "out", "as_json", "ui", "shapes"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("--ui", is_flag=True, help="Serve the page and open it on this run.")
-@click.pass_obj
+@click.pass_context
 def optimize(
-    registry: Registry,
-    problem: Path,
-    options: RunOptions,
+    context: click.Context,
+    problem: str,
+    options: OptimizeOptions,
     shapes: str | None,
     as_json: bool,
     ui: bool,
@@ -44,15 +57,43 @@ def optimize(
     beside it and the three fastest kernels in top_kernels/. Exit code 0: a verified kernel was
     produced; 3: nothing beat the best baseline; 130: interrupted, and `kmem runs resume` goes on.
 
+    MODEL is a whole model: problem.py:factory, package:Class(arguments), a config.json of Hugging
+    Face transformers, or a problem file with --pieces. Its pieces are runs of their own, tried
+    as long as they pay; composed/ in the run directory is what `kmem.load` and `kmem.apply` take.
+    The same command with the same --out goes on with a run that was ended.
+
     With --executor the run works on a machine of a cluster, on a GPU there unless --target names a
     device to write for. What it commits comes back as it goes; after an interrupt the same command
     with the same --out goes on.
     """
-    if options.where.executor != "local":
-        _optimize_elsewhere(problem, options, registry, as_json=as_json)
+    registry: Registry = context.obj
+    run_options, pieces = options.run, options.pieces
+    is_model = pieces.pieces or is_no_file(problem)
+    if run_options.where.executor != "local":
+        if is_model:
+            raise click.UsageError(
+                "A whole model is optimised here; name one of the files that kmem extract writes"
+            )
+        _optimize_elsewhere(Path(problem), run_options, registry, as_json=as_json)
         return
-    options = with_author(options)
-    models = needed_models(registry, options)
+    run_options = with_author(run_options)
+    models = needed_models(registry, run_options)
+    if is_model:
+        if (
+            shapes is not None
+            or ui
+            or run_options.start is not None
+            or run_options.test is not None
+        ):
+            raise click.UsageError(
+                "A whole model takes no --shapes, --ui, --from or --test; run a piece by itself"
+            )
+        if context.get_parameter_source("minutes") is ParameterSource.DEFAULT:
+            run_options = replace(run_options, minutes=MODEL_MINUTES)
+        from kmem.cli.actions.whole_run import run_model  # loads torch
+
+        run_model(problem, run_options, pieces, models, registry, as_json=as_json)
+        return
     from kmem.cli.actions.optimize import execute_run, make_run, run_settings  # loads torch
 
     if shapes is not None:
@@ -60,10 +101,10 @@ def optimize(
             raise click.UsageError("--ui opens on one run; for --shapes start kmem ui beside it")
         from kmem.cli.actions.shapes import execute_shapes
 
-        settings = run_settings(problem, options, models)
-        execute_shapes(problem, shapes, settings, registry, as_json=as_json)
+        settings = run_settings(Path(problem), run_options, models)
+        execute_shapes(Path(problem), shapes, settings, registry, as_json=as_json)
         return
-    run = make_run(problem, options, models)
+    run = make_run(Path(problem), run_options, models)
     with page_beside(run) if ui else nullcontext():
         execute_run(run, registry, as_json=as_json)
 

@@ -143,8 +143,13 @@ def _describe_attempt(attempt: Attempt) -> str:
 def resume_run(registry: Registry, run_id: str, as_json: bool) -> None:
     """Go on with a run that was interrupted or killed; finished measurements are not repeated.
 
-    RUN may be a unique prefix.
+    RUN may be a unique prefix. The run on a whole model is named by its directory.
     """
+    if (Path(run_id) / "model.json").is_file():
+        from kmem.cli.actions.whole_run import resume_model  # loads torch
+
+        resume_model(Path(run_id), registry, as_json=as_json)
+        return
     from kmem.cli.actions.optimize import resume  # loads torch, for this command alone
 
     resume(run_id, registry, as_json=as_json)

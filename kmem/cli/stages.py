@@ -9,6 +9,7 @@ import click
 from kmem.cli.display.diagnosis import describe_diagnosis
 from kmem.cli.options.records import takes
 from kmem.cli.options.stages import DiagnoseOptions, PrescribeOptions, ProfileOptions
+from kmem.cli.options.whole import is_no_file
 from kmem.errors import ProfilerError
 from kmem.plugins import Registry
 from kmem.records import Diagnosis, Profile
@@ -18,23 +19,33 @@ Stage = TypeVar("Stage", Profile, Diagnosis)
 
 
 @click.command()
-@click.argument("problem", type=click.Path(path_type=Path))
+@click.argument("model")
 @click.argument(
     "kernel", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False
 )
 @takes(ProfileOptions)
 @click.pass_obj
-def profile(
-    registry: Registry, problem: Path, kernel: Path | None, options: ProfileOptions
-) -> None:
+def profile(registry: Registry, model: str, kernel: Path | None, options: ProfileOptions) -> None:
     """Profile every launch of one forward and print a Profile as one JSON line.
 
-    The line carries the problem's bound. PROBLEM is a problem file; KERNEL a file with ModelNew, by
+    The line carries the problem's bound. MODEL is a problem file; KERNEL a file with ModelNew, by
     default the problem's own Model. Pipe the line into `kmem diagnose`.
+
+    With --tables, and for any other model (problem.py:factory, package:Class(arguments), or a
+    config.json of Hugging Face transformers), it prints where the time goes instead: by operator,
+    by submodule, by launch, and by piece, with what each piece could gain the whole.
     """
+    if options.tables or options.picture is not None or is_no_file(model):
+        if kernel is not None:
+            raise click.UsageError("The tables are of a model as it is; leave KERNEL out")
+        from kmem.cli.actions.whole import profile_model, show_account  # loads torch
+
+        account = profile_model(model, options)
+        show_account(account, as_json=options.as_json)
+        return
     from kmem.cli.actions.stages import profile_problem  # loads torch
 
-    found = profile_problem(problem, kernel, options, registry)
+    found = profile_problem(Path(model), kernel, options, registry)
     click.echo(to_json(found))
 
 

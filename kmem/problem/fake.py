@@ -3,7 +3,7 @@
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import torch
@@ -59,3 +59,36 @@ def cast_fake_module(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Mod
         for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
             setattr(module, name, cast_floating(buffer, dtype))
     return model
+
+
+@contextmanager
+def casting_constructors() -> Iterator[None]:
+    """Let constructors cast their own modules on fake tensors: `self.to(torch.bfloat16)`.
+
+    What torch does then, swapping tensors in place, fake ones refuse (see `cast_fake_module`).
+    """
+    before = torch.nn.Module._apply
+    torch.nn.Module._apply = _apply_anew  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = before  # type: ignore[method-assign]
+
+
+def _apply_anew(
+    self: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> torch.nn.Module:
+    """`Module._apply` that makes new parameters; tied ones stay tied."""
+    made: dict[int, torch.nn.Parameter] = {}
+    for module in self.modules() if recurse else (self,):
+        for name, old in module._parameters.items():
+            if old is not None:
+                if id(old) not in made:
+                    with torch.no_grad():
+                        new = function(old.detach())
+                    made[id(old)] = torch.nn.Parameter(new, old.requires_grad)
+                module._parameters[name] = made[id(old)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = function(buffer)
+    return self

@@ -26,7 +26,12 @@ from kmem.errors import DeviceMemoryError, ProblemError, first_line
 from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.host.project_modules import project_directories, use_project
 from kmem.host.syntax import parse_python
-from kmem.problem.fake import cast_fake_module, cast_floating, quiet_fake_tensors
+from kmem.problem.fake import (
+    cast_fake_module,
+    cast_floating,
+    casting_constructors,
+    quiet_fake_tensors,
+)
 from kmem.problem.reach import assigned_constants
 from kmem.problem.substitution import keep_parts, substitute
 from kmem.records import Precision, Problem, Workload
@@ -137,12 +142,12 @@ def build_model(
     Raises ProblemError: if `get_init_inputs` or the constructor raises, or Model is no module.
     DeviceMemoryError: if it does not fit.
     """
-    model = _construct_model(module, device)
+    model = construct_model(module, device)
     model = _call(module, "Model", lambda: model.to(device))
     return model.to(torch.bfloat16) if precision is Precision.BF16 else model
 
 
-def _construct_model(module: types.ModuleType, device: torch.device | str) -> torch.nn.Module:
+def construct_model(module: types.ModuleType, device: torch.device | str) -> torch.nn.Module:
     init_inputs: list[object] = []
     if hasattr(module, "get_init_inputs"):
         init_inputs = _call(module, "get_init_inputs", lambda: list(module.get_init_inputs()))
@@ -210,10 +215,11 @@ def check_forward(
             deadline(FORWARD_DEADLINE_S),
             FakeTensorMode(allow_non_fake_inputs=True),
             torch.no_grad(),
+            casting_constructors(),
             quiet_fake_tensors(),
         ):
             inputs = build_inputs(module, "cpu", precision)
-            model = _construct_model(module, "cpu")
+            model = construct_model(module, "cpu")
             if precision is Precision.BF16:
                 model = cast_fake_module(model, torch.bfloat16)
             outputs = _call(module, "forward", lambda: model(*inputs))
@@ -241,8 +247,9 @@ def count_parameters(module: types.ModuleType) -> int:
 
     Raises ProblemError: if that fails.
     """
-    with FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
-        return _count_elements(_construct_model(module, "cpu"))
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, casting_constructors(), quiet_fake_tensors():
+        return _count_elements(construct_model(module, "cpu"))
 
 
 def _count_elements(model: torch.nn.Module) -> int:

@@ -22,7 +22,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.export.graph_signature import InputKind, InputSpec
 
 from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.problem.fake import cast_fake_module, cast_floating, quiet_fake_tensors
+from kmem.problem.fake import (
+    cast_fake_module,
+    cast_floating,
+    casting_constructors,
+    quiet_fake_tensors,
+)
 from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.problem.operators.table import find_operator
 from kmem.records import Precision, TensorSpec
@@ -37,7 +42,7 @@ MAX_CONSTANT_ELEMENTS = 64
 TRACE_DEADLINE_S = 300.0
 
 
-class _Untraceable(Exception):
+class Untraceable(Exception):
     """Carries the reason a forward is treated as one opaque call."""
 
 
@@ -76,7 +81,7 @@ def trace_problem(
     except DeadlinePassed:
         reason = f"torch.export has not ended after {TRACE_DEADLINE_S:g} s"
         return OpGraph((), (), (), False, training=True, mode_matters=True, opaque_reason=reason)
-    except _Untraceable as ex:
+    except Untraceable as ex:
         return OpGraph((), (), (), False, training=True, mode_matters=True, opaque_reason=str(ex))
     return replace(graph, mode_matters=other.hash != graph.hash)
 
@@ -92,7 +97,7 @@ def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -
             model = _make_model(module, mode)
             for value in inputs:
                 if not isinstance(value, torch.Tensor | int | float | str | None):
-                    raise _Untraceable(f"an input of type {type(value).__name__}")
+                    raise Untraceable(f"an input of type {type(value).__name__}")
             if precision is Precision.BF16:
                 model = cast_fake_module(model, torch.bfloat16)
                 inputs = [cast_floating(value, torch.bfloat16) for value in inputs]
@@ -100,10 +105,10 @@ def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -
                 model.train(training)
             with torch.no_grad():
                 program = torch.export.export(model, tuple(inputs), strict=False)
-        except _Untraceable:
+        except Untraceable:
             raise
         except Exception as ex:  # noqa: BLE001 - see above
-            raise _Untraceable(_export_reason(ex)) from ex
+            raise Untraceable(export_reason(ex)) from ex
     return _read_program(program, model.training)
 
 
@@ -117,7 +122,7 @@ _EXPORT_TEXTS = {
 }
 
 
-def _export_reason(error: Exception) -> str:
+def export_reason(error: Exception) -> str:
     """One line that says why a forward cannot be traced."""
     text = str(error)
     for fragment, meaning in _EXPORT_TEXTS.items():
@@ -130,7 +135,7 @@ def _export_reason(error: Exception) -> str:
 def _make_model(module: ModuleType, mode: FakeTensorMode) -> torch.nn.Module:
     """The model on fake tensors; on real ones where its constructor reads a tensor's value."""
     try:
-        with mode, torch.device("cpu"):
+        with mode, torch.device("cpu"), casting_constructors():
             return module.Model(*_init_inputs(module))
     except DataDependentOutputException:
         logger.info(
@@ -161,9 +166,24 @@ _CONSTANT_COPIES = ("aten.lift_fresh_copy.default", "aten.detach_.default", "ate
 def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGraph:
     spec = program.call_spec.out_spec
     if spec.num_nodes != spec.num_leaves + 1 and not spec.is_leaf():
-        raise _Untraceable("it returns a nested structure")
+        raise Untraceable("it returns a nested structure")
     if not spec.is_leaf() and spec.type not in (tuple, list):
-        raise _Untraceable(f"it returns a {spec.type.__name__}")
+        raise Untraceable(f"it returns a {spec.type.__name__}")
+    graph = read_flat_program(program, training)
+    leaves = len(program.graph_signature.user_outputs)
+    if len(graph.outputs) != leaves:
+        raise Untraceable("it returns something that is not a tensor")
+    return graph
+
+
+def read_flat_program(program: torch.export.ExportedProgram, training: bool) -> OpGraph:
+    """The graph of an exported program, its inputs and outputs flattened.
+
+    Outputs that are no tensors are left out.
+
+    Raises Untraceable: with the reason, for what an OpGraph cannot say.
+    """
+    spec = program.call_spec.out_spec
     placeholders = []
     nodes = []
     outputs = ()
@@ -182,12 +202,10 @@ def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGr
             else:
                 nodes.append(_read_call(node, target, constants))
         elif node.op == "output":
-            leaves = node.args[0]
-            if not all(isinstance(leaf, torch.fx.Node) for leaf in leaves):
-                raise _Untraceable("it returns something that is not a tensor")
+            leaves = [leaf for leaf in node.args[0] if isinstance(leaf, torch.fx.Node)]
             outputs = tuple(constants.get(leaf.name, leaf.name) for leaf in leaves)
         else:
-            raise _Untraceable(f"a {node.op} node")
+            raise Untraceable(f"a {node.op} node")
     return OpGraph(
         tuple(placeholders), tuple(nodes), outputs, not spec.is_leaf(), training, mode_matters=False
     )
@@ -197,7 +215,7 @@ def _read_placeholder(
     program: torch.export.ExportedProgram, node: torch.fx.Node, entry: InputSpec
 ) -> Placeholder:
     if entry.kind not in _KINDS:
-        raise _Untraceable(f"an input of kind {entry.kind.name}")
+        raise Untraceable(f"an input of kind {entry.kind.name}")
     kind = _KINDS[entry.kind]
     value = node.meta["val"]
     if kind == "constant":
@@ -207,7 +225,7 @@ def _read_placeholder(
         return Placeholder(node.name, kind, entry.target or "", tensor_spec(value))
     if value is None or isinstance(value, int | float | str):
         return Placeholder(node.name, "input", "", None, value)
-    raise _Untraceable(f"an input of type {type(value).__name__}")
+    raise Untraceable(f"an input of type {type(value).__name__}")
 
 
 def _read_call(node: torch.fx.Node, target: str, constants: Mapping[str, str]) -> Node:
@@ -224,7 +242,7 @@ def _constant_value(
     """A small constant as a number or nested tuples of numbers."""
     tensor = program.constants[name]
     if isinstance(tensor, FakeTensor) or tensor.numel() > MAX_CONSTANT_ELEMENTS:
-        raise _Untraceable(
+        raise Untraceable(
             f"forward uses a tensor of {tensor.numel()} elements "
             "that is neither input, parameter nor buffer"
         )
@@ -242,17 +260,19 @@ def _target(target: object) -> str:
         name = str(target)
         if target.namespace == "aten" or find_operator(name) is not None:
             return name
-    raise _Untraceable(f"it calls {target}")
+    raise Untraceable(f"it calls {target}")
 
 
 def _output(value: object) -> TensorSpec | tuple[TensorSpec, ...] | None:
     if value is None:
         return None
-    if isinstance(value, FakeTensor):
-        return tensor_spec(value)
-    if isinstance(value, tuple | list) and all(isinstance(item, FakeTensor) for item in value):
-        return tuple(tensor_spec(item) for item in value)
-    raise _Untraceable(f"an operator that returns {type(value).__name__}")
+    items = value if isinstance(value, tuple | list) else [value]
+    if all(isinstance(item, FakeTensor) for item in items):
+        if any(isinstance(size, torch.SymInt) for item in items for size in item.shape):
+            raise Untraceable("sizes inside depend on values")
+        specs = tuple(tensor_spec(item) for item in items)
+        return specs if items is value else specs[0]
+    raise Untraceable(f"an operator that returns {type(value).__name__}")
 
 
 def _arguments(args: Iterable[object], constants: Mapping[str, str]) -> tuple[Arg, ...]:
@@ -270,4 +290,4 @@ def _argument(arg: object, constants: Mapping[str, str]) -> Arg:
         return Literal(str(arg))
     if isinstance(arg, torch.device):
         return DEVICE
-    raise _Untraceable(f"an argument of type {type(arg).__name__}")
+    raise Untraceable(f"an argument of type {type(arg).__name__}")

@@ -20,6 +20,7 @@ an address becomes a page:
 - source.py: source text and diffs, highlighted.
 - rendering.py: pages as HTML.
 - one_file.py: a run as one file for sharing.
+- alone.py: a treemap as a file of its own.
 - templates/: the HTML, and static/: the style sheet, and htmx with its extensions: for events, and
   for renewing a page in place (idiomorph).
 """

@@ -1,6 +1,8 @@
 """What commands do that loads torch; the modules of commands import these when a command runs.
 
 - stages.py: profile, diagnose and prescribe, each on its own.
+- whole.py: whole models: their tables, their plan, and their pieces as files.
+- whole_run.py: carry out a run on a whole model.
 - problem.py: begin a problem file, or say what a run would make of one.
 - describe.py: write a problem file from a description in words.
 - optimize.py: carry out a run, new or resumed.

@@ -5,6 +5,7 @@
 - entries.py: runs in a list, where each stands.
 - result.py: the result of a run as data.
 - picture.py: a run as bars and steps in the terminal.
+- whole.py: where the time of a whole model goes, and its plan, as text.
 - problem.py: what a run would make of a problem, as text.
 - diagnosis.py: a diagnosis as text.
 - verdict.py: a verdict as text.

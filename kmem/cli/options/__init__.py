@@ -7,6 +7,7 @@
 - baselines.py: which baselines a kernel must beat, and how long timing them may take.
 - budget.py: how many rounds and minutes a search may take.
 - stages.py: what the stages by hand and the look at a problem can be told.
+- whole.py: what the commands on whole models share.
 - run.py: what a run of `kmem optimize` is made from.
 - past_runs.py: which of the past runs a command is about.
 - words.py: the options of a command as words again, for the same command elsewhere.

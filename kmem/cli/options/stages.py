@@ -7,6 +7,7 @@ import click
 
 from kmem.cli.options.contract import mode_option, precision_option, target_option
 from kmem.cli.options.records import option
+from kmem.cli.options.whole import input_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,18 @@ class ProfileOptions:
     )
     precision: str = precision_option("Accuracy contract to run under.")
     mode: str | None = mode_option()
+    tables: bool = option(
+        "--tables",
+        is_flag=True,
+        help="Print where the time goes as tables, not a Profile for the next stage.",
+    )
+    inputs: tuple[str, ...] = input_option()
+    picture: Path | None = option(
+        "--picture",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Also write the tables' treemap, an SVG file.",
+    )
+    as_json: bool = option("--json", is_flag=True, help="Print the tables as one JSON object.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,123 @@
+"""Carry out a run on a whole model, new or taken up again, and say what came of it."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from kmem.cli.display.run import RunDisplay
+from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_NOTHING_BEAT_BASELINE
+from kmem.cli.options.run import RunOptions
+from kmem.cli.options.whole import PieceOptions
+from kmem.errors import OutputError
+from kmem.plugins import Registry
+from kmem.records import ModelChoice, Run, Strategy
+from kmem.run.perform import Audience
+from kmem.run.settings import RunSettings
+from kmem.whole.optimizing import optimize_model
+from kmem.whole.result import ModelResult
+from kmem.whole.state import ModelSettings, read_state
+
+_say = partial(click.echo, err=True)
+
+
+def run_model(
+    model: str,
+    options: RunOptions,
+    pieces: PieceOptions,
+    models: tuple[ModelChoice, ...],
+    registry: Registry,
+    *,
+    as_json: bool,
+) -> None:
+    """Make a model fast piece by piece, with progress on stderr; print where it lies."""
+    budget = replace(options.budget, minutes=min(options.minutes, pieces.piece_minutes))
+    told = RunSettings(
+        budget,
+        options.contract.contract,
+        options.target,
+        None,
+        options.memory_mode,
+        options.authors,
+        models,
+        Strategy(options.strategy),
+        options.out,
+        options.seed,
+    )
+    settings = ModelSettings(
+        model,
+        pieces.inputs,
+        options.mode,
+        options.minutes,
+        told,
+        pieces.least_gain,
+        compile="compile" in options.budget.baselines,
+    )
+    _carry_out(settings, registry, as_json=as_json)
+
+
+def resume_model(directory: Path, registry: Registry, *, as_json: bool) -> None:
+    """Go on with the run in a directory."""
+    state = read_state(directory)
+    if state is None:
+        raise OutputError(f"{directory} holds no run on a model; give the directory of one")
+    piece = replace(state.settings.piece, out=directory)
+    _carry_out(replace(state.settings, piece=piece), registry, as_json=as_json)
+
+
+def _carry_out(settings: ModelSettings, registry: Registry, *, as_json: bool) -> None:
+    try:
+        result = optimize_model(settings, registry, _watch, _say)
+    except KeyboardInterrupt:
+        where = settings.piece.out or "the run's directory"
+        _say(f"\nInterrupted. Nothing measured is lost: kmem runs resume {where}")
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    _tell(result, as_json=as_json)
+
+
+def _watch(run: Run) -> Audience:
+    return Audience(RunDisplay(run), _say)
+
+
+def _tell(result: ModelResult, *, as_json: bool) -> None:
+    _say(str(result))
+    _say(f"report: {result.directory / 'report.md'}")
+    if as_json:
+        click.echo(json.dumps(_data(result)))
+    elif result.is_faster:
+        click.echo(str(result.directory / "composed"))
+    if not result.is_faster:
+        raise SystemExit(EXIT_NOTHING_BEAT_BASELINE)
+
+
+def _data(result: ModelResult) -> dict[str, object]:
+    state = result.state
+    return {
+        "model": state.name,
+        "directory": str(result.directory),
+        "device": state.device,
+        "estimated": state.estimated,
+        "faster": result.is_faster,
+        "speedup": result.speedup,
+        "before_ms": state.total_ms,
+        "after_ms": result.after_ms,
+        "proof": json.loads(state.proof) if state.proof else None,
+        "stopped": state.finished,
+        "seconds": state.seconds,
+        "pieces": [
+            {
+                "name": piece.name,
+                "module": piece.module,
+                "calls": piece.calls,
+                "status": piece.status.value,
+                "eager_ms": piece.eager_ms,
+                "kernel_ms": piece.kernel_ms,
+                "saved_ms": piece.saved_ms,
+                "run": piece.run,
+                "reason": piece.reason,
+            }
+            for piece in state.pieces
+        ],
+    }

@@ -1,0 +1,27 @@
+"""Whole models: looked at, cut into pieces, and made fast piece by piece.
+
+In the order in which a model passes:
+
+- source.py: what a user may name as a model, and the module and inputs behind the name.
+- observe.py: with which shapes submodules are called, where only values can show it.
+- tidying.py: a captured graph without what only tracing needed.
+- capture.py: a model as graphs of plain operators.
+- cut.py: a graph cut into pieces.
+- pieces.py: the pieces of a model, equal ones as one, with what they take and could take.
+- process.py: a question to a process of its own.
+- measured.py: what each operator takes, measured where there is a GPU.
+- remembered.py: what memory holds of the pieces.
+- account.py: where the time goes, by operator, submodule, launch and piece.
+- values.py: how the values of a model are spread.
+- free_sizes.py: which sizes of a piece may vary, and how all its others follow from them.
+- write_piece.py: a piece as a problem file.
+- extract.py: the pieces as files, and told in a table.
+- compose.py: a model put together again, with kernels in the places of pieces.
+- binding.py: a composed model bound to a user's model, and taken away again.
+- clock.py: how fast a composed model is beside the model.
+- proof.py: a composed model held to its model, in a process of its own.
+- state.py: how a run on a model stands, kept after every step.
+- result.py: what a run on a model came to.
+- report.py: its report.md.
+- optimizing.py: a run on a model, piece by piece.
+"""

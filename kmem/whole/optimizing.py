@@ -1,0 +1,373 @@
+"""A run on a model: piece by piece, as long as it pays, and put together again.
+
+The pieces are tried by expected seconds saved per second spent, which are ranked again after each:
+what the kernels so far reached of their bounds says what the next may reach. A piece is kept if the
+whole gets faster. Every step is in the run's directory, and each piece's run in memory, so that a
+killed run goes on where it was.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+
+from kmem.devices import resolve_target
+from kmem.errors import KmemError, first_line
+from kmem.memory.store import Memory
+from kmem.plugins import Registry
+from kmem.problem.load import execute_problem, load_problem
+from kmem.records import Device, Precision, Run
+from kmem.run.directory import RunDirectory, default_run_directory
+from kmem.run.perform import Audience, perform
+from kmem.run.settings import new_run
+from kmem.whole.capture import Captured, capture
+from kmem.whole.compose import write_composed
+from kmem.whole.extract import write_pieces
+from kmem.whole.measured import find_cost
+from kmem.whole.pieces import (
+    EXPECTED_SPEED_OF_LIGHT,
+    Cost,
+    PieceGroup,
+    find_pieces,
+)
+from kmem.whole.proof import Proof, Question, prove
+from kmem.whole.report import write_model_report
+from kmem.whole.result import ModelResult
+from kmem.whole.source import ModelSource, absolute_name, read_source
+from kmem.whole.state import (
+    ModelSettings,
+    ModelState,
+    PieceState,
+    PieceStatus,
+    read_state,
+    write_state,
+)
+
+#: Of a model that falls into more, as an unrolled recurrence does, those that take most.
+MOST_PIECES = 24
+#: A run of a piece is not begun with less, in minutes.
+_LEAST_MINUTES = 0.2
+#: The whole must be faster by so much with a piece than without, beyond what timings vary.
+_KEPT_BELOW = 0.995
+
+Watch = Callable[[Run], Audience]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What a run works with and never changes."""
+
+    source: ModelSource
+    captured: Captured
+    cost: Cost
+    groups: Mapping[str, PieceGroup]
+    device: Device
+    present: bool
+    directory: RunDirectory
+    registry: Registry
+    watch: Watch
+    say: Callable[[str], None]
+
+    @property
+    def root(self) -> Path:
+        return self.directory.root
+
+
+def optimize_model(
+    settings: ModelSettings, registry: Registry, watch: Watch, say: Callable[[str], None]
+) -> ModelResult:
+    """Make a model fast, or go on with a run that its directory holds.
+
+    Args:
+        watch: gives who is told of each piece's run.
+        say: told in a line what is being done.
+
+    Raises ProblemError, TargetError, OutputError: if it cannot be begun, each with its remedy.
+    """
+    started = time.monotonic()
+    settings = replace(settings, model=absolute_name(settings.model))
+    name = read_source(settings.model, settings.inputs, mode=settings.mode).name
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    root = settings.piece.out or default_run_directory(f"{name}-pieces-{stamp}")
+    known = read_state(root)
+    if known is not None:
+        settings = known.settings
+        if known.finished:
+            say(f"The run in {root} has finished already; nothing is done again.")
+            return ModelResult(root, known)
+        say(f"going on with the run in {root}")
+    model, state = _open(settings, root, registry, watch, say)
+    if known is not None:
+        state = known
+    before_s = state.seconds
+
+    def spent_s() -> float:
+        return before_s + time.monotonic() - started
+
+    state = _go_through_pieces(model, state, spent_s)
+    state = _prove_whole(model, state)
+    state = replace(state, seconds=spent_s())
+    write_state(model.directory, state)
+    write_model_report(model.directory, state)
+    return ModelResult(root, state)
+
+
+def _open(
+    settings: ModelSettings,
+    root: Path,
+    registry: Registry,
+    watch: Watch,
+    say: Callable[[str], None],
+) -> tuple[_Model, ModelState]:
+    """Capture, cut, and write the pieces as problem files; the state of a run that begins."""
+    contract = settings.piece.contract
+    device, present = resolve_target(settings.piece.target)
+    source = read_source(settings.model, settings.inputs, mode=settings.mode)
+    captured = capture(source, contract.precision)
+    cost = find_cost(source, captured, device, contract, present=present)
+    known = read_state(root)
+    groups = find_pieces(captured, cost, device, contract)
+    if known is None:
+        groups = groups[:MOST_PIECES]
+    else:  # times that are measured anew rank them otherwise
+        names = {piece.name for piece in known.pieces}
+        groups = tuple(group for group in groups if group.name in names)
+    directory = RunDirectory(root)
+    pieces = RunDirectory(root / "pieces")
+    if known is None:
+        write_pieces(pieces, source, captured, groups, contract.precision)
+    model = _Model(
+        source,
+        captured,
+        cost,
+        {group.name: group for group in groups},
+        device,
+        present,
+        directory,
+        registry,
+        watch,
+        say,
+    )
+    state = ModelState(
+        replace(settings, piece=replace(settings.piece, out=None)),  # it may be moved
+        captured.name,
+        device.name,
+        cost.estimated,
+        cost.total_ms(captured),
+        tuple(_piece_state(model, group) for group in groups),
+        captured.left,
+    )
+    if known is None:
+        write_state(directory, state)
+    say(f"{captured.name}: {len(groups)} pieces in {root}")
+    return model, state
+
+
+def _piece_state(model: _Model, group: PieceGroup) -> PieceState:
+    module = execute_problem(load_problem(_file(model, group.name)))
+    init = tuple(module.get_init_inputs())
+    return PieceState(
+        group.name,
+        group.module,
+        group.operators,
+        group.calls,
+        group.eager_ms,
+        group.least_ms,
+        init,
+    )
+
+
+def _file(model: _Model, name: str) -> Path:
+    return model.root / "pieces" / f"{name}.py"
+
+
+# --- the pieces
+
+
+def _go_through_pieces(
+    model: _Model, state: ModelState, spent_s: Callable[[], float]
+) -> ModelState:
+    settings = state.settings
+    while not state.finished:
+        left = settings.minutes - spent_s() / 60
+        piece, reason = next_piece(state, left)
+        if piece is None:
+            state = replace(state, finished=reason)
+            break
+        began = time.monotonic()
+        minutes = min(left, settings.piece.budget.minutes)
+        model.say(f"{piece.name}: {_expected(state, piece):.3g} ms of a forward may be saved")
+        piece = _try_piece(model, state, piece, minutes)
+        state = state.with_piece(piece)
+        if piece.status is PieceStatus.KEPT and model.present:
+            state = _held_to_the_whole(model, state, piece.name)
+        spent = next(each for each in state.pieces if each.name == piece.name)
+        spent = replace(spent, seconds=spent.seconds + time.monotonic() - began)
+        state = replace(state.with_piece(spent), seconds=spent_s())
+        write_state(model.directory, state)
+        model.say(f"{spent.name}: {spent.status.value}, {spent.reason}")
+    return state
+
+
+def reached_so_far(state: ModelState) -> float:
+    """What share of its bound the next piece may reach, from those that have kernels."""
+    found = [
+        piece.least_ms / piece.kernel_ms
+        for piece in state.pieces
+        if piece.kernel_ms and piece.status in (PieceStatus.KEPT, PieceStatus.DROPPED)
+    ]
+    return min(1.0, (EXPECTED_SPEED_OF_LIGHT + sum(found)) / (1 + len(found)))
+
+
+def _expected(state: ModelState, piece: PieceState) -> float:
+    """Milliseconds of one forward that a piece may save."""
+    group = PieceGroup(
+        piece.name, piece.module, (), (), piece.calls, piece.eager_ms, piece.least_ms
+    )
+    return group.saved_ms(reached_so_far(state))
+
+
+def next_piece(state: ModelState, left_minutes: float) -> tuple[PieceState | None, str]:
+    """The piece that pays most, or why there is none; one that was begun comes first."""
+    begun = [each for each in state.pieces if each.status is PieceStatus.RUNNING]
+    if begun:
+        return begun[0], ""
+    waiting = [each for each in state.pieces if each.status is PieceStatus.WAITING]
+    if not waiting:
+        return None, "every piece was tried"
+    if left_minutes < _LEAST_MINUTES:
+        return None, "the minutes are used up"
+    best = max(waiting, key=lambda piece: _expected(state, piece))
+    least = state.settings.least_gain * (
+        state.total_ms - sum(each.saved_ms for each in state.pieces)
+    )
+    if _expected(state, best) < least:
+        share = state.settings.least_gain
+        return None, f"no piece that is left may save {share:.0%} of a forward"
+    return best, ""
+
+
+def _try_piece(model: _Model, state: ModelState, piece: PieceState, minutes: float) -> PieceState:
+    """Run a piece's problem; what became of it."""
+    try:
+        run = _begun(piece)
+        if run is None:
+            told = state.settings.piece
+            place = model.root / "runs" / piece.name
+            budget = replace(told.budget, minutes=max(_LEAST_MINUTES, minutes))
+            run = new_run(
+                _file(model, piece.name), replace(told, out=place, budget=budget, mode=None)
+            )
+            piece = replace(piece, status=PieceStatus.RUNNING, run=run.id)
+            write_state(model.directory, state.with_piece(piece))
+        performed = perform(run, model.registry, model.watch(run))
+    except KmemError as ex:
+        return replace(piece, status=PieceStatus.DROPPED, reason=first_line(ex))
+    found = performed.finished.result
+    # timed by the same clock as the kernel, which the operators of the whole are not
+    eager = [each.timing for each in found.baselines if each.name == "eager" and each.timing]
+    if eager:
+        piece = replace(piece, eager_ms=eager[0].latency_ms)
+    if found.best is None or found.speedup is None:
+        measured = [each.measurement.latency_ms for each in performed.finished.attempts]
+        fastest = min((ms for ms in measured if ms is not None and isfinite(ms)), default=None)
+        reason = "nothing beat its fastest baseline"
+        return replace(piece, status=PieceStatus.DROPPED, kernel_ms=fastest, reason=reason)
+    latency_ms = found.best.measurement.latency_ms
+    kind = "estimated" if found.estimated else "measured"
+    return replace(
+        piece,
+        status=PieceStatus.KEPT,
+        kernel_ms=latency_ms,
+        reason=f"{found.speedup:.2f}x of its fastest baseline, {kind}",
+    )
+
+
+def _begun(piece: PieceState) -> Run | None:
+    """The run of a piece that a killed process had begun; None if memory knows of none."""
+    if piece.run is None:
+        return None
+    with Memory() as memory:
+        return memory.runs.get(piece.run) if memory.runs.has(piece.run) else None
+
+
+# --- the whole
+
+
+def _compose(model: _Model, state: ModelState) -> Path:
+    kernels = {}
+    for piece in state.kept:
+        place = model.root / "runs" / piece.name / "best_kernel.py"
+        kernels[piece.name] = (place.read_text(encoding="utf-8"), piece.init)
+    groups = list(model.groups.values())
+    return write_composed(model.root / "composed", model.captured, kernels, groups)
+
+
+def _ask(model: _Model, state: ModelState, *, last: bool) -> Proof:
+    settings = state.settings
+    place = _compose(model, state)
+    precision: Precision = settings.piece.contract.precision
+    question = Question(
+        settings.model,
+        settings.inputs,
+        settings.mode,
+        precision.value,
+        str(place.resolve()),
+        settings.piece.seed,
+        time=model.present,
+        compile=last and settings.compile,
+    )
+    return prove(question, gpu=model.present)
+
+
+def _held_to_the_whole(model: _Model, state: ModelState, name: str) -> ModelState:
+    """Keep a piece that has a kernel only if the model is right with it, and faster."""
+    proof = _ask(model, state, last=False)
+    piece = next(each for each in state.pieces if each.name == name)
+    reason = ""
+    if not proof.passed:
+        reason = f"the whole is not right with it: {proof.reason}"
+    elif name in proof.without:
+        if proof.without[name] < _KEPT_BELOW:
+            return state
+        reason = f"the whole takes {proof.without[name]:.3f} of its time without it"
+    elif (proof.ratio or 0.0) < 1 / _KEPT_BELOW:
+        reason = f"the whole is {proof.ratio or 0.0:.3f} times as fast with it"
+    if not reason:
+        return state
+    return state.with_piece(replace(piece, status=PieceStatus.DROPPED, reason=reason))
+
+
+def _prove_whole(model: _Model, state: ModelState) -> ModelState:
+    """The proof of what is composed; pieces without which alone it holds are dropped."""
+    while state.kept:
+        model.say(f"proving the whole with {len(state.kept)} pieces")
+        proof = _ask(model, state, last=True)
+        if not proof.passed and model.present:  # compiling the baselines may take too long
+            proof = _ask(model, state, last=False)
+        if proof.passed:
+            return replace(state, proof=json.dumps(asdict(proof)))
+        culprits = [piece for piece in state.kept if not _holds_alone(model, state, piece)]
+        for piece in culprits or state.kept:
+            reason = f"the whole is not right with it: {proof.reason}"
+            dropped = replace(piece, status=PieceStatus.DROPPED, reason=reason)
+            state = state.with_piece(dropped)
+        write_state(model.directory, state)
+    return state
+
+
+def _holds_alone(model: _Model, state: ModelState, piece: PieceState) -> bool:
+    """Whether the model is right with one kernel and no other."""
+    if len(state.kept) == 1:
+        return False
+    others = replace(
+        state,
+        pieces=tuple(
+            each if each.name == piece.name else replace(each, status=PieceStatus.WAITING)
+            for each in state.pieces
+        ),
+    )
+    return _ask(model, others, last=False).passed

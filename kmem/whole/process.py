@@ -1,0 +1,52 @@
+"""A question to a process of its own: a module of kmem answers with one line of JSON.
+
+What runs a user's model or a kernel on a GPU does so here, so that neither a crash nor the memory
+that it took stays with the run.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kmem.errors import ExecutorError, first_line
+
+
+def ask(module: str, question: Mapping[str, Any], *, gpu: bool, timeout_s: float) -> dict[str, Any]:
+    """The answer of `python -m module`, which calls `answer`.
+
+    Args:
+        gpu: whether kernels run there; else in Triton's interpreter.
+
+    Raises ExecutorError: if there is none, with what was said last.
+    """
+    environment = dict(os.environ)
+    environment.pop("TRITON_INTERPRET", None)
+    if not gpu:
+        environment["TRITON_INTERPRET"] = "1"
+    command = [sys.executable, "-m", module, json.dumps(question)]
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, env=environment
+        )
+    except subprocess.TimeoutExpired as ex:
+        raise ExecutorError(f"{module} has not ended within {timeout_s:g} s") from ex
+    lines = ended.stdout.strip().splitlines()
+    if ended.returncode or not lines:
+        said = (ended.stderr.strip().splitlines() or ["no word"])[-1]
+        raise ExecutorError(f"{module} ended with {ended.returncode}: {said}")
+    found = json.loads(lines[-1])
+    if "failed" in found:
+        raise ExecutorError(found["failed"])
+    return dict(found)
+
+
+def answer(find: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+    """Answer the question in the process's first argument on the last line of stdout."""
+    try:
+        found: Mapping[str, Any] = find(json.loads(sys.argv[1]))
+    except Exception as ex:  # noqa: BLE001 - kernels and the user's model may raise anything
+        found = {"failed": first_line(ex)}
+    sys.stdout.write(f"\n{json.dumps(found)}\n")

@@ -1,0 +1,227 @@
+"""A composed model held to its model: right by the accuracy contract, and faster as a whole.
+
+It runs in a process of its own (`python -m kmem.whole.proof`), for a kernel may crash, and the
+interpreter must be chosen before Triton is imported. The judge has proved each kernel alone; here
+the model as a whole errs at most twice as much as eager does against float64, on inputs drawn anew.
+
+- On a GPU the kernels run as they will, and are timed in pairs with the model, with and without
+  each piece, the L2 cache flushed in between.
+- Without one they run in Triton's interpreter where the model is small enough; else each piece runs
+  the operators that its kernel replaces, which proves all that is around the kernels.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from kmem.errors import ExecutorError
+from kmem.measure.oracle.correctness import error_floor, is_within, measure_error
+from kmem.problem.evaluate import evaluate_graph
+from kmem.records import Precision
+from kmem.whole.binding import Composed, bind, read_composed
+from kmem.whole.capture import Captured, build_real, capture
+from kmem.whole.clock import time_whole
+from kmem.whole.process import answer, ask
+from kmem.whole.source import Built, read_source
+from kmem.whole.values import given_values
+
+_MODULE = "kmem.whole.proof"
+#: Draws of inputs that the whole is compared on.
+_DRAWS = 3
+#: Elements made by all nodes of a forward up to which the interpreter ends in about a minute.
+MOST_INTERPRETED = 200_000
+_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be proved: a composed directory of a model that is named as in source.py."""
+
+    model: str
+    inputs: tuple[str, ...]
+    mode: str | None
+    precision: str
+    directory: str
+    seed: int
+    time: bool  # needs a GPU
+    compile: bool = False  # also torch.compile and CUDA graphs
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found. `how` says what ran; times are medians in milliseconds, pairs as ratios.
+
+    `baselines_ms` are other ways to run the model; composed_graph among them is the composed model
+    as one CUDA graph. `without` has for each piece the time with it over the time without it: above
+    1 the whole is faster without.
+    """
+
+    passed: bool
+    how: str
+    reason: str = ""
+    error: float = 0.0  # the largest over the outputs and draws
+    eager_error: float = 0.0
+    eager_ms: float | None = None
+    composed_ms: float | None = None
+    baselines_ms: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    ratio: float | None = None  # eager over composed, the median over pairs
+    ratio_low: float | None = None
+    without: Mapping[str, float] = field(default_factory=dict)
+
+
+def prove(question: Question, *, gpu: bool) -> Proof:
+    """Ask in a process of its own; a crash or a timeout is a proof that failed."""
+    try:
+        return Proof(**ask(_MODULE, asdict(question), gpu=gpu, timeout_s=_TIMEOUT_S))
+    except ExecutorError as ex:
+        return Proof(False, "", str(ex))
+
+
+# --- in the process
+
+
+def find_proof(question: Question) -> Proof:
+    """Compare, and where that is asked time."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    precision = Precision(question.precision)
+    if precision is Precision.TF32:
+        torch.backends.cuda.matmul.allow_tf32 = True
+    source = read_source(question.model, question.inputs, mode=question.mode)
+    captured = capture(source, precision)
+    composed = read_composed(Path(question.directory))
+    if composed is None:
+        return Proof(False, "", f"{question.directory} holds no composed model")
+    torch.manual_seed(question.seed)
+    with torch.no_grad():
+        built = build_real(source, precision, device)
+        kind, how = _how(captured, device)
+        error = eager_error = 0.0
+        for draw in range(_DRAWS):
+            torch.manual_seed(question.seed + draw + 1)
+            case = built if draw == 0 else _redrawn(built)
+            found = _compare(case, captured, composed, kind, precision)
+            error, eager_error = max(error, found[0]), max(eager_error, found[1])
+            if found[2]:
+                return Proof(False, how, found[2], error, eager_error)
+        times: dict[str, Any] = {}
+        if question.time and device == "cuda":
+            times = time_whole(built, composed, compiled=question.compile)
+    return Proof(True, how, "", error, eager_error, **times)
+
+
+def _how(captured: Captured, device: str) -> tuple[str, str]:
+    if device == "cuda":
+        return "ModelNew", "kernels on the GPU"
+    made = sum(
+        node.output.numel
+        for segment in captured.segments
+        for node in segment.graph.nodes
+        if hasattr(node.output, "numel")
+    )
+    if made <= MOST_INTERPRETED:
+        return "ModelNew", "kernels in the interpreter"
+    return "Model", "each piece by the operators that its kernel replaces"
+
+
+def _redrawn(built: Built) -> Built:
+    """Floating inputs drawn again with the spread that they have."""
+
+    def draw(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        values = leaf.float()
+        spread = values.std(unbiased=False) if values.numel() > 1 else torch.tensor(1.0)
+        new = torch.randn(leaf.shape, device=leaf.device) * spread + values.mean()
+        if bool((values >= 0).all()):
+            new = new.abs()
+        return torch.empty_like(leaf).copy_(new)
+
+    args, kwargs = pytree.tree_map(draw, (built.args, dict(built.kwargs)))
+    return Built(built.module, args, kwargs)
+
+
+def _compare(
+    built: Built, captured: Captured, composed: Composed, kind: str, precision: Precision
+) -> tuple[float, float, str]:
+    """The largest error, eager's own, and why the whole is refused; empty if it is right."""
+    state = {name: value.clone() for name, value in built.module.state_dict().items()}
+    oracle = _oracle(built, captured)
+    eager = _tensors(_call(built))
+    built.module.load_state_dict(state)
+    with bind(built.module, composed, kernel_class=kind) as handle:
+        ours = _tensors(_call(built))
+        if len(ours) != len(eager):
+            return 0.0, 0.0, "it returns another number of tensors"
+        reason = "; ".join(each.reason for each in handle.forwards if not each.served)
+    if reason:
+        return 0.0, 0.0, f"the composed forward did not run: {reason}"
+    error = eager_error = 0.0
+    for number, (found, right, known) in enumerate(zip(ours, oracle, eager, strict=True)):
+        if found.shape != known.shape or found.dtype != known.dtype:
+            return error, eager_error, f"output {number} has another shape or dtype"
+        difference = measure_error(found, right, known)
+        reference = measure_error(known, right, known)
+        error = max(error, difference.relative_error)
+        eager_error = max(eager_error, reference.relative_error)
+        if not is_within(difference, reference, error_floor(found.dtype, precision)):
+            text = difference.fault or f"errs {difference.relative_error:.2g}"
+            allowed = f"eager errs {reference.relative_error:.2g} against float64"
+            return error, eager_error, f"output {number}: {text}, {allowed}"
+    return error, eager_error, ""
+
+
+def _call(built: Built) -> Any:
+    args, kwargs = pytree.tree_map(
+        lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf,
+        (built.args, dict(built.kwargs)),
+    )
+    return built.module(*args, **kwargs)
+
+
+def _tensors(outputs: Any) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves(outputs)
+    return [leaf.detach().clone() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _oracle(built: Built, captured: Captured) -> list[torch.Tensor]:
+    """The outputs in float64: of the graph, or of a copy of a model that was cut."""
+    segment = captured.segments[0]
+    if segment.path:
+        copied = _in_float64(built)
+        return [_widened(each) for each in _tensors(_call(copied))]
+    given = {
+        name: _widened(value.clone()) if isinstance(value, torch.Tensor) else value
+        for name, value in given_values(segment.graph, built).items()
+    }
+    found = evaluate_graph(segment.graph, given, floating=torch.float64)
+    return [
+        _widened(found[leaf])
+        for leaf in segment.leaves
+        if not isinstance(leaf, tuple) and isinstance(found[leaf], torch.Tensor)
+    ]
+
+
+def _widened(value: torch.Tensor) -> torch.Tensor:
+    return value.double() if value.is_floating_point() else value
+
+
+def _in_float64(built: Built) -> Built:
+    args, kwargs = pytree.tree_map(
+        lambda leaf: _widened(leaf) if isinstance(leaf, torch.Tensor) else leaf,
+        (built.args, dict(built.kwargs)),
+    )
+    return Built(copy.deepcopy(built.module).double(), args, kwargs)
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    return asdict(find_proof(Question(**{**asked, "inputs": tuple(asked["inputs"])})))
+
+
+if __name__ == "__main__":
+    answer(_answer)

@@ -1,0 +1,96 @@
+"""report.md of a run on a model: its pieces, what each saved, and what was tried and dropped."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from kmem.run.directory import RunDirectory
+from kmem.whole.proof import Proof
+from kmem.whole.state import ModelState, PieceState, PieceStatus
+
+_BAR = 40
+
+
+def write_model_report(directory: RunDirectory, state: ModelState) -> Path:
+    """Write the report; returns its path."""
+    return directory.write_text("report.md", "\n".join(_report(state)) + "\n")
+
+
+def _report(state: ModelState) -> Iterator[str]:
+    proof = Proof(**json.loads(state.proof)) if state.proof else None
+    kind = "estimated" if state.estimated else "measured"
+    after = state.total_ms - sum(piece.saved_ms for piece in state.pieces)
+    yield f"# {state.name} on {state.device}\n"
+    if proof is None:
+        yield f"No piece makes the whole faster. It stopped because {state.finished}."
+    else:
+        yield (
+            f"One forward by its operators: {state.total_ms:.4g} ms before, {after:.4g} ms with "
+            f"{len(state.kept)} kernels ({kind}, {state.total_ms / after:.2f}x). "
+            f"It stopped because {state.finished}."
+        )
+        yield f"\n## The whole\n\n{_proof(proof)}"
+    yield "\n## Saved time\n\n```"
+    yield from _waterfall(state)
+    yield "```\n\n## Pieces\n"
+    yield "| piece | in | calls | eager ms | kernel ms | saved ms | became | run |"
+    yield "|---|---|--:|--:|--:|--:|---|---|"
+    for piece in state.pieces:
+        yield _row(piece)
+    yield "\n`kmem why RUN` says why a piece's run did what it did; `kmem report RUN` shows all."
+    for path, reason in state.left:
+        yield f"\nLeft as it is written: {path or 'the model as a whole'} ({reason})."
+    if proof is not None:
+        yield (
+            "\n## Use\n\n```python\nimport kmem\n\nhandle = kmem.apply(model, "
+            'kmem.load("DIRECTORY"))  # undo with handle.undo()\n```'
+        )
+
+
+def _proof(proof: Proof) -> str:
+    lines = [
+        f"Right by the accuracy contract, with {proof.how}: largest error {proof.error:.2g} "
+        f"against float64, eager's own {proof.eager_error:.2g}."
+    ]
+    if proof.eager_ms is not None and proof.composed_ms is not None:
+        lines.append(
+            f"Measured in pairs: eager {proof.eager_ms:.4g} ms, composed {proof.composed_ms:.4g} "
+            f"ms, {proof.ratio or 0:.3f}x (95% above {proof.ratio_low or 0:.3f}x)."
+        )
+    for name, ms in sorted(proof.baselines_ms.items(), key=lambda entry: entry[1]):
+        lines.append(f"- {name}: {ms:.4g} ms")
+    if proof.peak_bytes:
+        text = ", ".join(
+            f"{name} {size / 2**20:,.0f} MiB" for name, size in proof.peak_bytes.items()
+        )
+        lines.append(f"Peak memory: {text}.")
+    return "\n".join(lines)
+
+
+def _waterfall(state: ModelState) -> Iterator[str]:
+    """A bar for the time before, one for each kept piece where its time was, one for after."""
+    total = state.total_ms or 1.0
+    left = state.total_ms
+    yield f"{'before':<40} {left:>10.4g} ms {_bar(0, left, total)}"
+    for piece in sorted(state.kept, key=lambda piece: -piece.saved_ms):
+        left -= piece.saved_ms
+        bar = _bar(left, piece.saved_ms, total)
+        yield f"{piece.name[:40]:<40} {-piece.saved_ms:>10.4g} ms {bar}"
+    yield f"{'after':<40} {left:>10.4g} ms {_bar(0, left, total)}"
+
+
+def _bar(start: float, length: float, total: float) -> str:
+    return " " * round(start / total * _BAR) + "█" * max(1, round(length / total * _BAR))
+
+
+def _row(piece: PieceState) -> str:
+    kernel = "-" if piece.kernel_ms is None else f"{piece.kernel_ms * piece.calls:.4g}"
+    became = piece.status.value
+    if piece.status is PieceStatus.WAITING:
+        became = "not tried"
+    reason = f": {piece.reason}" if piece.reason else ""
+    return (
+        f"| {piece.name} | {piece.module or 'the model itself'} | {piece.calls} | "
+        f"{piece.eager_ms * piece.calls:.4g} | {kernel} | {piece.saved_ms:.4g} | "
+        f"{became}{reason} | {piece.run or '-'} |"
+    )

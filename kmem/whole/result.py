@@ -1,0 +1,76 @@
+"""What a run on a model came to, for a program or a notebook."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from kmem.errors import OutputError
+from kmem.whole.binding import ModelHandle, bind, read_composed
+from kmem.whole.proof import Proof
+from kmem.whole.state import ModelState, read_state
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """One finished run on a model: `print(result)` is the verdict in a sentence."""
+
+    directory: Path
+    state: ModelState
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether a piece of the model has a kernel with which the whole is right and faster."""
+        return bool(self.state.kept) and self.proof is not None
+
+    @property
+    def proof(self) -> Proof | None:
+        """What was found of the whole; None if nothing was kept."""
+        return Proof(**json.loads(self.state.proof)) if self.state.proof else None
+
+    @property
+    def after_ms(self) -> float:
+        """One forward, by its operators and the kernels in the places of pieces."""
+        return self.state.total_ms - sum(piece.saved_ms for piece in self.state.pieces)
+
+    @property
+    def speedup(self) -> float:
+        """Of the whole over eager: measured in pairs, or estimated from the pieces."""
+        proof = self.proof
+        if proof is not None and proof.ratio is not None:
+            return proof.ratio
+        return self.state.total_ms / self.after_ms if self.after_ms > 0 else 1.0
+
+    def apply(self, model: nn.Module) -> ModelHandle:
+        """Bind the kernels to a model; the handle undoes it.
+
+        Raises OutputError: if there are none. ValueError: if the model is another one.
+        """
+        composed = read_composed(self.directory)
+        if composed is None or not self.is_faster:
+            raise OutputError(f"{self.directory} has no kernels: {self}")
+        return bind(model, composed)
+
+    def __str__(self) -> str:
+        kept, tried = len(self.state.kept), len(self.state.pieces)
+        if not self.is_faster:
+            return f"{self.state.name}: no kernel makes the whole faster ({self.state.finished})"
+        kind = "estimated" if self.state.estimated else "measured"
+        return (
+            f"{self.state.name} on {self.state.device}: {self.speedup:.2f}x of eager, {kind}, by "
+            f"kernels for {kept} of {tried} pieces; proved: {self.proof.how if self.proof else ''}"
+        )
+
+
+def read_result(directory: Path) -> ModelResult | None:
+    """The run on a model in a directory; None if it holds none.
+
+    Raises OutputError: if the run has not finished.
+    """
+    state = read_state(directory)
+    if state is None:
+        return None
+    if not state.finished:
+        raise OutputError(f"The run in {directory} has not finished; kmem runs resume {directory}")
+    return ModelResult(directory, state)

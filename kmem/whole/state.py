@@ -1,0 +1,112 @@
+"""How a run on a model stands, kept whole in its directory after every step.
+
+A process that is killed leaves the last step; who takes the run up again goes on from there.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from kmem.errors import OutputError
+from kmem.run.directory import RunDirectory
+from kmem.run.settings import RunSettings
+from kmem.serialize import from_data, to_data
+
+STATE = "model.json"
+
+
+class PieceStatus(Enum):
+    """Where a piece stands."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    KEPT = "kept"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class PieceState:
+    """One piece: the run on it, what one call took and takes, in milliseconds, and why it ended."""
+
+    name: str
+    module: str
+    operators: tuple[str, ...]
+    calls: int
+    eager_ms: float
+    least_ms: float
+    init: tuple[int, ...]  # what the constructor of its module takes
+    status: PieceStatus = PieceStatus.WAITING
+    run: str | None = None
+    kernel_ms: float | None = None
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def saved_ms(self) -> float:
+        """Of one forward, by the kernel's own time."""
+        if self.status is not PieceStatus.KEPT or self.kernel_ms is None:
+            return 0.0
+        return (self.eager_ms - self.kernel_ms) * self.calls
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """What a run on a model is told.
+
+    `piece` is what each piece's run is told; its minutes are the most for one piece.
+    """
+
+    model: str
+    inputs: tuple[str, ...]
+    mode: str | None
+    minutes: float  # of the whole run
+    piece: RunSettings
+    least_gain: float = 0.01  # share of the model's time below which no piece is tried
+    compile: bool = True  # time torch.compile beside
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A run on a model."""
+
+    settings: ModelSettings
+    name: str
+    device: str
+    estimated: bool
+    total_ms: float  # of one forward by its operators, before
+    pieces: tuple[PieceState, ...]
+    left: tuple[tuple[str, str], ...]
+    seconds: float = 0.0
+    finished: str = ""  # why it stopped
+    proof: str = ""  # JSON of the proof of the whole
+
+    def with_piece(self, piece: PieceState) -> "ModelState":
+        """The state with another piece of its name."""
+        pieces = tuple(piece if each.name == piece.name else each for each in self.pieces)
+        return replace(self, pieces=pieces)
+
+    @property
+    def kept(self) -> tuple[PieceState, ...]:
+        return tuple(each for each in self.pieces if each.status is PieceStatus.KEPT)
+
+
+def read_state(directory: Path) -> ModelState | None:
+    """The run in a directory; None if there is none.
+
+    Raises OutputError: if there is one of another version.
+    """
+    place = directory / STATE
+    if not place.is_file():
+        return None
+    try:
+        return from_data(ModelState, json.loads(place.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as ex:
+        raise OutputError(
+            f"{place} is of another version of kmem ({ex}); begin in another directory with --out"
+        ) from ex
+
+
+def write_state(directory: RunDirectory, state: ModelState) -> None:
+    """Keep a step."""
+    directory.write_text(STATE, json.dumps(to_data(state), indent=1) + "\n")

@@ -1,0 +1,100 @@
+"""What a model may be, and the graphs that are made of it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from models_for_tests import model_named
+from torch.utils import _pytree as pytree
+
+from kmem.errors import ProblemError
+from kmem.problem.evaluate import evaluate_graph
+from kmem.records import Precision
+from kmem.whole.capture import Captured, build_real, capture
+from kmem.whole.source import read_source
+from kmem.whole.values import given_values
+
+CONFIG = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+"intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+"num_key_value_heads": 2, "vocab_size": 100}"""
+
+
+def captured_equals_model(text: str) -> Captured:
+    """Capture a model, and hold the graph's outputs to the model's own."""
+    source = read_source(text)
+    captured = capture(source)
+    segment = captured.segments[0]
+    assert segment.path == ""
+    torch.manual_seed(0)
+    built = build_real(source)
+    with torch.no_grad():
+        given = given_values(segment.graph, built)
+        copies = {
+            name: each.clone() if hasattr(each, "clone") else each for name, each in given.items()
+        }
+        expected = pytree.tree_leaves(built.module(*built.args, **built.kwargs))
+        found = evaluate_graph(segment.graph, copies)
+    assert len(segment.leaves) == len(expected)
+    for leaf, value in zip(segment.leaves, expected, strict=True):
+        if isinstance(leaf, tuple):
+            assert leaf == (value,)
+        else:
+            torch.testing.assert_close(found[leaf], value, rtol=1e-3, atol=1e-3)
+    return captured
+
+
+@pytest.mark.parametrize("name", ["casts", "keeps_state", "dictionaries", "in_place", "blocks"])
+def test_a_graph_computes_what_the_model_does(name: str, tmp_path: Path) -> None:
+    captured = captured_equals_model(model_named(name, tmp_path))
+    assert captured.left == ()
+    in_place = [node for node in captured.segments[0].graph.nodes if node.is_in_place]
+    assert len(in_place) == (1 if name == "keeps_state" else 0)  # its state must be written
+
+
+def test_a_model_that_keeps_a_tensor_in_an_attribute_says_so(tmp_path: Path) -> None:
+    captured = capture(read_source(model_named("keeps_state", tmp_path)))
+    assert captured.notes == ("hidden is a tensor in an attribute and is treated as a buffer",)
+
+
+def test_sizes_that_depend_on_values_cut_the_model_at_its_borders(tmp_path: Path) -> None:
+    captured = capture(read_source(model_named("routes", tmp_path)))
+    assert [segment.path for segment in captured.segments] == ["into", "gate"]
+    assert ("experts", "values decide its shapes") in captured.left
+    assert captured.left[0] == ("", "sizes inside depend on values")
+    assert {node.module for node in captured.segments[0].graph.nodes} == {"into.0", "into.1"}
+
+
+def test_a_configuration_of_transformers_is_a_model_with_random_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(CONFIG, encoding="utf-8")
+    source = read_source(str(tmp_path), ["input_ids=i64[2, 16]<100"])
+    captured = capture(source, Precision.BF16)
+    (segment,) = captured.segments
+    weights = [each for each in segment.graph.placeholders if each.kind == "parameter"]
+    assert {each.spec.dtype for each in weights} == {"bfloat16"}
+    assert not segment.graph.training
+
+
+def test_an_importable_class_takes_its_arguments_and_inputs_in_words() -> None:
+    captured = capture(
+        read_source("torch.nn:Linear(32, out_features=8)", ["bf16[4, 32]"], mode=None)
+    )
+    assert captured.parameters == 32 * 8 + 8
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "reason"),
+    [
+        ("torch.nn:Linear(3, 4)", [], "gives no inputs"),
+        ("torch.nn:Linnear(3)", [], "has no Linnear"),
+        ("torch.nn:Linear(x)", [], "are no literals"),
+        ("no.such.package:Net", [], "cannot import no.such.package"),
+        ("torch.nn:Linear(3, 4)", ["f32(8, 3)"], "is no input"),
+        ("nowhere.py", [], "No problem file at nowhere.py"),
+        ("builtins:int(3)", ["f32[3]"], "must make a module"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_remedy(
+    text: str, inputs: list[str], reason: str
+) -> None:
+    with pytest.raises(ProblemError, match=reason.replace("(", r"\(").replace(")", r"\)")):
+        capture(read_source(text, inputs))

@@ -1,0 +1,250 @@
+"""A model put together again from its pieces: right, guarded, undone, and refused when wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from models_for_tests import model_named
+from torch.utils import _pytree as pytree
+
+import kmem
+from kmem.devices import named_target
+from kmem.problem.load import execute_problem, load_problem
+from kmem.records import Contract, Precision
+from kmem.run.directory import RunDirectory
+from kmem.run.settings import RunSettings
+from kmem.whole.binding import Composed, bind
+from kmem.whole.capture import build_real, capture
+from kmem.whole.compose import write_composed
+from kmem.whole.extract import write_pieces
+from kmem.whole.optimizing import next_piece, reached_so_far
+from kmem.whole.pieces import EXPECTED_SPEED_OF_LIGHT, estimate_cost, find_pieces
+from kmem.whole.proof import Question, find_proof
+from kmem.whole.report import write_model_report
+from kmem.whole.source import read_source
+from kmem.whole.state import (
+    ModelSettings,
+    ModelState,
+    PieceState,
+    PieceStatus,
+    read_state,
+    write_state,
+)
+
+H200 = named_target("h200")
+#: A kernel that runs what it replaces, and one that is wrong by a little.
+RIGHT = """
+
+class ModelNew(Model):
+    def forward(self, *inputs):
+        return super().forward(*inputs)
+"""
+WRONG = RIGHT.replace("forward(*inputs)", "forward(*inputs) * 1.05")
+
+
+def composed_of(text: str, directory: Path, kernel: str = RIGHT) -> Composed:
+    """Every piece of a model replaced by a kernel that ends in such a class."""
+    source = read_source(text)
+    captured = capture(source)
+    groups = find_pieces(captured, estimate_cost(captured, H200, Contract()), H200, Contract())
+    files = write_pieces(
+        RunDirectory(directory / "pieces"), source, captured, groups, Precision.MATCH
+    )
+    kernels = {}
+    for group, place in zip(groups, files, strict=True):
+        init = execute_problem(load_problem(place)).get_init_inputs()
+        kernels[group.name] = (place.read_text(encoding="utf-8") + kernel, init)
+    write_composed(directory / "composed", captured, kernels, groups)
+    found = kmem.load(directory / "composed")
+    assert isinstance(found, Composed)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["casts", "keeps_state", "dictionaries", "in_place", "blocks", "routes"]
+)
+def test_a_composed_model_computes_what_the_model_does(name: str, tmp_path: Path) -> None:
+    text = model_named(name, tmp_path)
+    composed = composed_of(text, tmp_path)
+    torch.manual_seed(3)
+    built = build_real(read_source(text))
+    names = list(built.module.state_dict())
+    torch.manual_seed(4)
+    other = build_real(read_source(text)).module
+    other.load_state_dict(built.module.state_dict())
+    if name == "keeps_state":
+        other.hidden = built.module.hidden.clone()
+    with torch.no_grad():
+        handle = kmem.apply(built.module, composed)
+        for _ in range(2):  # what is kept from call to call is kept
+            expected, spec = pytree.tree_flatten(other(*built.args, **built.kwargs))
+            found, same = pytree.tree_flatten(built.module(*built.args, **built.kwargs))
+            assert same == spec
+            for one, two in zip(found, expected, strict=True):
+                torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-3)
+    assert all(forward.served and not forward.passed_on for forward in handle.forwards)
+    assert list(built.module.state_dict()) == names
+    handle.undo()
+    assert "forward" not in vars(built.module)
+
+
+def test_a_call_that_the_graph_was_not_made_for_runs_the_model(tmp_path: Path) -> None:
+    text = model_named("blocks", tmp_path)
+    model = build_real(read_source(text)).module
+    x = torch.randn(6, 20, 64)
+    with bind(model, composed_of(text, tmp_path)) as handle:
+        (forward,) = handle.forwards
+        model(x).sum().backward()
+        assert forward.reason == "gradients are recorded, and kernels have no backward"
+        assert model.head.weight.grad is not None
+        with torch.no_grad():
+            assert model(x[:3]).shape == (3, 10)
+            assert "captured was" in forward.reason
+            model.train()
+            model(x)
+            assert "another mode" in forward.reason
+            model.eval()
+            assert forward.served == 0
+            model(x)
+            assert forward.served == 1 and "served 1 calls" in str(handle)
+    with pytest.raises(ValueError, match="no layers.0.norm.weight"):
+        bind(torch.nn.Linear(3, 3), composed_of(text, tmp_path))
+
+
+def test_weights_that_are_loaded_later_are_those_that_kernels_read(tmp_path: Path) -> None:
+    text = model_named("dictionaries", tmp_path)
+    built = build_real(read_source(text))
+    with torch.no_grad(), bind(built.module, composed_of(text, tmp_path)):
+        built.module.layer.weight = torch.nn.Parameter(torch.zeros(48, 48))
+        built.module.again.weight = built.module.layer.weight
+        found = built.module(*built.args, **built.kwargs)
+        torch.testing.assert_close(
+            found["parts"][0], torch.relu(built.module.again.bias).expand(4, 48)
+        )
+
+
+@pytest.mark.parametrize(("kernel", "passed"), [(RIGHT, True), (WRONG, False)])
+def test_the_whole_is_held_to_float64(kernel: str, passed: bool, tmp_path: Path) -> None:
+    text = model_named("casts", tmp_path)
+    composed = composed_of(text, tmp_path, kernel)
+    question = Question(text, (), None, "match", str(composed.directory), seed=1, time=False)
+    proof = find_proof(question)
+    assert proof.how == "kernels in the interpreter"
+    assert (proof.passed, "errs" in proof.reason) == (passed, not passed)
+    assert proof.error > 0
+
+
+def state_of(directory: Path) -> ModelState:
+    settings = ModelSettings("m.py", (), None, 3.0, RunSettings())
+    kept = PieceState(
+        "p01_a", "a.*", ("linear",), 3, 2.0, 0.5, (8,), PieceStatus.KEPT, "r1", 1.0, 5.0, "2x"
+    )
+    dropped = PieceState(
+        "p02_b", "b", ("gelu",), 1, 1.0, 0.5, (), PieceStatus.DROPPED, "r2", reason="slower"
+    )
+    state = ModelState(settings, "M", "h200", True, 8.0, (kept, dropped), (("c", "why"),))
+    write_state(RunDirectory(directory), state)
+    return state
+
+
+def test_a_report_tells_what_was_saved_and_what_was_dropped(tmp_path: Path) -> None:
+    state = state_of(tmp_path)
+    assert read_state(tmp_path) == state
+    text = write_model_report(RunDirectory(tmp_path), state).read_text(encoding="utf-8")
+    (bar,) = [line for line in text.splitlines() if line.startswith("p01_a ")]
+    assert bar.split()[1:3] == ["-3", "ms"] and bar.count("█") == 15
+    assert "| p02_b | b | 1 | 1 | - | 0 | dropped: slower | r2 |" in text
+    assert "Left as it is written: c (why)." in text
+
+
+def test_what_kernels_reached_says_what_the_next_may_reach(tmp_path: Path) -> None:
+    state = state_of(tmp_path)
+    assert reached_so_far(state) == pytest.approx((EXPECTED_SPEED_OF_LIGHT + 0.5) / 2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "left", "chosen", "reason"),
+    [
+        ({}, 1.0, "p03_c", ""),  # what may save most
+        ({"p04_d": PieceStatus.RUNNING}, 1.0, "p04_d", ""),  # what a killed process had begun
+        ({}, 0.1, None, "the minutes are used up"),
+        ({"p03_c": PieceStatus.DROPPED}, 1.0, None, "may save 1% of a forward"),
+        (
+            {"p03_c": PieceStatus.DROPPED, "p04_d": PieceStatus.DROPPED},
+            1.0,
+            None,
+            "every piece was tried",
+        ),
+    ],
+)
+def test_the_next_piece_is_the_one_that_pays_most(
+    changed: dict[str, PieceStatus], left: float, chosen: str | None, reason: str, tmp_path: Path
+) -> None:
+    state = state_of(tmp_path)
+    waiting = (
+        PieceState("p03_c", "c", (), 2, 1.0, 0.01, ()),
+        PieceState("p04_d", "d", (), 1, 0.05, 0.01, ()),
+    )
+    pieces = tuple(replace(each, status=changed.get(each.name, each.status)) for each in waiting)
+    piece, said = next_piece(replace(state, pieces=(*state.pieces, *pieces)), left)
+    assert (piece.name if piece else None) == chosen
+    assert reason in said and bool(said) == (chosen is None)
+
+
+TINY = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {"y": torch.softmax(torch.relu(x) * 3, -1) + x}
+def get_inputs():
+    return [torch.randn(64, 64)]
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_a_model_is_killed_taken_up_again_and_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+    place, out = tmp_path / "tiny.py", tmp_path / "out"
+    place.write_text(TINY, encoding="utf-8")
+    asked = ["optimize", str(place), "--pieces", "--target", "h200", "--out", str(out)]
+    asked += ["--rounds", "0", "--candidates", "1", "--minutes", "4", "--least-gain", "0"]
+    command = [sys.executable, "-m", "kmem"]
+    first = subprocess.Popen([*command, *asked], stderr=subprocess.DEVNULL, start_new_session=True)
+    while first.poll() is None and not begun(out):
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    runs = [piece.run for piece in begun(out)]
+    assert len(runs) == 1
+    ended = subprocess.run(
+        [*command, "runs", "resume", str(out), "--json"], capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    data = json.loads(ended.stdout)
+    assert data["faster"] and data["proof"]["how"] == "kernels in the interpreter"
+    assert data["pieces"][0]["run"] in runs or data["pieces"][-1]["run"] in runs
+    result = kmem.load(out)
+    model = build_real(read_source(str(place))).module
+    x = torch.randn(64, 64)
+    with torch.no_grad():
+        expected = model(x)
+        with kmem.apply(model, result) as handle:
+            torch.testing.assert_close(model(x)["y"], expected["y"])
+            assert handle.replaced == [""]
+    assert asdict(result.proof)["passed"] and "of eager, estimated" in str(result)
+
+
+def begun(out: Path) -> list[PieceState]:
+    """Pieces whose run memory knows."""
+    state = read_state(out)
+    pieces = [] if state is None else [each for each in state.pieces if each.run is not None]
+    return [each for each in pieces if list((out / "runs" / each.name).glob("recalled-*"))]

@@ -1,0 +1,162 @@
+"""Run `kmem optimize --pieces` on many models, each for so many minutes, and write a table.
+
+For KernelBench level 3 and for the models that ship, on a machine with a GPU:
+
+    python tools/run_models.py KernelBench/level3 --out runs/level3
+    python tools/run_models.py problems/models --out runs/models
+    python tools/run_models.py problems/models/vit.py --minutes 3 --out runs/smoke   # a look first
+
+What has finished is not done again, so a run that was ended goes on with the same command. The
+table in DIR has one row a model; rows.jsonl beside it has all figures. A model's gain is over the
+best other way to run it that is launched alike, eager among them; under CUDA graphs it is over the
+best that is under CUDA graphs too.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+#: Beyond a model's own minutes: its last proof with all baselines, and loading.
+_GRACE_S = 1200
+_PLAIN = ("compile", "max_autotune")
+_GRAPHS = ("eager_graph", "compile_graph", "max_autotune_graph")
+
+
+def main() -> None:
+    asked = _read_arguments()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    place = asked.out / "rows.jsonl"
+    rows = [json.loads(line) for line in place.read_text().splitlines()] if place.exists() else []
+    done = {row["file"] for row in rows}
+    for file in _models(asked.models):
+        if str(file) in done:
+            continue
+        row = _run(file, asked)
+        rows.append(row)
+        with place.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(row) + "\n")
+        sys.stderr.write(f"{_describe(row)}\n")
+        (asked.out / "table.md").write_text(_table(rows), encoding="utf-8")
+
+
+def _read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", type=Path, nargs="+", help="files, or directories of them")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=5.0, help="of one model; default: 5")
+    parser.add_argument("--piece-minutes", type=float, default=1.5)
+    parser.add_argument("--target", help="a device to estimate for, where there is no GPU")
+    return parser.parse_args()
+
+
+def _models(places: list[Path]) -> list[Path]:
+    found = []
+    for place in places:
+        files = sorted(place.glob("*.py"), key=_number) if place.is_dir() else [place]
+        found += [file.resolve() for file in files]
+    return found
+
+
+def _number(file: Path) -> tuple[int, str]:
+    """KernelBench numbers its files."""
+    first = file.stem.split("_")[0]
+    return (int(first) if first.isdigit() else 0), file.stem
+
+
+def _run(file: Path, asked: argparse.Namespace) -> dict[str, Any]:
+    out = asked.out / file.stem
+    command = [sys.executable, "-m", "kmem", "optimize", str(file), "--pieces", "--json"]
+    command += ["--minutes", f"{asked.minutes:g}", "--piece-minutes", f"{asked.piece_minutes:g}"]
+    command += ["--out", str(out), *(["--target", asked.target] if asked.target else [])]
+    started = time.monotonic()
+    row: dict[str, Any] = {"file": str(file), "name": file.stem}
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=asked.minutes * 60 + _GRACE_S
+        )
+    except subprocess.TimeoutExpired:
+        return {**row, "fault": "it has not ended", "seconds": time.monotonic() - started}
+    row["seconds"] = time.monotonic() - started
+    (asked.out / f"{file.stem}.log").write_text(ended.stderr, encoding="utf-8")
+    try:
+        return {**row, **json.loads(ended.stdout.strip().splitlines()[-1])}
+    except (ValueError, IndexError):
+        said = ended.stderr.strip().splitlines() or ["no word"]
+        return {**row, "fault": said[-1][:200]}
+
+
+def _best(row: dict[str, Any], names: tuple[str, ...], also: float | None) -> float | None:
+    found = ((row.get("proof") or {}).get("baselines_ms") or {}).items()
+    times = [ms for name, ms in found if name in names]
+    return min([*times, *([also] if also is not None else [])], default=None)
+
+
+def _figures(row: dict[str, Any]) -> dict[str, float | None]:
+    """Times in milliseconds, and gains over the best other way that is launched alike.
+
+    A model of which nothing is kept runs as it is: its gain is 1.
+    """
+    proof = row.get("proof") or {}
+    eager, ours = proof.get("eager_ms"), proof.get("composed_ms")
+    best = _best(row, _PLAIN, eager)
+    graphs = _best(row, _GRAPHS, None)
+    graph = (proof.get("baselines_ms") or {}).get("composed_graph")
+    gain = best / ours if best and ours else None
+    if gain is None and not row.get("faster") and "fault" not in row:
+        gain = 1.0
+    return {
+        "eager": eager,
+        "best": best,
+        "ours": ours,
+        "gain": gain if gain is not None else row.get("speedup"),
+        "graph_gain": graphs / graph if graphs and graph else None,
+    }
+
+
+def _describe(row: dict[str, Any]) -> str:
+    if "fault" in row:
+        return f"{row['name']}: {row['fault']}"
+    gain = _figures(row)["gain"]
+    return f"{row['name']}: {gain or 1.0:.3f}x in {row['seconds']:.0f} s"
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "| model | eager ms | best other ms | kmem ms | gain | under graphs | pieces | seconds |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    gains = []
+    for row in rows:
+        if "fault" in row:
+            lines.append(f"| {row['name']} | {row['fault']} | | | | | | {row['seconds']:.0f} |")
+            continue
+        found = _figures(row)
+        gains.append(found["gain"] or 1.0)
+        kept = sum(piece["status"] == "kept" for piece in row["pieces"])
+        cells = [_cell(found[name]) for name in ("eager", "best", "ours", "gain", "graph_gain")]
+        lines.append(
+            f"| {row['name']} | {' | '.join(cells)} | {kept} of {len(row['pieces'])} | "
+            f"{row['seconds']:.0f} |"
+        )
+    if gains:
+        mean = math.exp(sum(map(math.log, gains)) / len(gains))
+        ahead, behind = sum(gain > 1.02 for gain in gains), sum(gain < 0.98 for gain in gains)
+        kind = "estimated" if any(row.get("estimated") for row in rows) else "measured"
+        lines.append(
+            f"\n{len(gains)} of {len(rows)} ended; geometric mean {mean:.3f}x, {kind}; "
+            f"{ahead} more than 2% faster, {behind} below 0.98."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    main()
