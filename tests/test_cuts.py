@@ -57,6 +57,27 @@ CHAINS = {
         "17, 40",
         2,
     ),
+    "linear, sum, and reductions of the one element that it leaves": (
+        "self.linear = torch.nn.Linear(40, 24)",
+        "x = torch.sum(self.linear(x), dim=1, keepdim=True)\n"
+        "x = torch.max(x, dim=1, keepdim=True)[0]\n"
+        "x = torch.logsumexp(torch.mean(x, dim=1, keepdim=True), dim=1, keepdim=True)\n"
+        "return torch.amax(x * 2, dim=1, keepdim=True)",
+        "17, 40",
+        2,
+    ),
+    "conv, gelu, adaptive pool": (
+        "self.conv = torch.nn.Conv2d(8, 16, 3)\nself.pool = torch.nn.AdaptiveAvgPool2d(1)",
+        "return self.pool(torch.nn.functional.gelu(self.conv(x)))",
+        "2, 8, 10, 10",
+        2,
+    ),
+    "adaptive maximum of volumes, scaled": (
+        "self.pool = torch.nn.AdaptiveMaxPool3d(1)",
+        "return self.pool(x) * 2.0 - x.mean((2, 3, 4), keepdim=True)",
+        "3, 5, 4, 3, 7",
+        1,
+    ),
     "linear, scale, logsumexp, mish": (
         "self.linear = torch.nn.Linear(40, 24)",
         "x = self.linear(x) * 0.5\nx = torch.logsumexp(x + x, dim=1, keepdim=True)\n"
