@@ -35,6 +35,10 @@ What the recipes below share; what one skill needs alone lies beside its recipe.
 - parts.py: numbers in parts of a lower precision.
 - accumulate.py: running sums kept short: chains, and compensated totals.
 
+What follows an anchor:
+
+- chain.py: a chain of pointwise nodes as a function that the anchor's kernel calls.
+
 Matrix products:
 
 - epilogue.py: what follows a product element by element and is written with it.

@@ -19,19 +19,18 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from kmem.codegen.calls import write_launch, write_launch_function
+from kmem.codegen.chain import Chain
 from kmem.codegen.windows import Taps, WindowAxis, has_empty_rows, lattice_size, phase_taps
-from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.records import DTYPE_BYTES, content_hash
+from kmem.problem.sizes import next_power_of_two
+from kmem.records import content_hash
 
 from .empty_rows import write_fill
-from .operands import write_staging
-from .transposed import VECTOR_BYTES, PhaseSettings, Transposed, staged_axis, staged_channels
+from .transposed import Transposed, staged_axis
 
 FILL_TURN = 128  # programs; about as many as SMs, so that those of one SM differ
 TAIL_LANES = 32
 #: Columns of a line of text, and the indent of what _STORE stores.
-_COLUMNS, _STORED_INDENT = 100, 16
+_COLUMNS, _STORED_INDENT = 100, 12
 
 _HEAD = """
 @triton.jit
@@ -52,7 +51,7 @@ def {name}(
 
 _FILL_TURN = """
     if pid // {programs} % 2 == {turn}:
-        {fill}(y, {bias}, SAMPLES, COUT, OD, OH, OW, {has_bias}, VECTOR)
+        {fill}({fill_pointers}, SAMPLES, COUT, OD, OH, OW, {has_bias}, VECTOR)
 """
 
 _POSITION = """
@@ -76,6 +75,8 @@ _POSITION = """
         + co[:, None, None] * (OD * OH * OW)
     )
     bias_row = {bias}
+    channel = (group * COG + co)[:, None, None]
+    made = (co < COG)[:, None, None]
     empty = (
         tl.zeros((BLOCK_CO, ROWS, COLUMNS), y.dtype.element_ty)
         + bias_row.to(y.dtype.element_ty)[:, None, None]
@@ -152,7 +153,7 @@ _RESULT = """
 _ROW = """
         oh = tl.minimum(r % LB_{index} * BAND, LH_{index} - BAND) * {sh} + {at}
         row = ((r // LB_{index} * {sd} + {phase_d}) * OH * OW + oh * OW)[None, :, None]
-        ok = (co < COG)[:, None, None] & (r < LD_{index} * LB_{index})[None, :, None]
+        inside = (r < LD_{index} * LB_{index})[None, :, None]
 """
 
 # What follows the last column with taps: columns of phases without any, and the rows up to the next
@@ -165,24 +166,23 @@ _STORE_TAIL = """
                 nothing = tl.broadcast_to(
                     bias_row.to(y.dtype.element_ty)[:, None, None], (BLOCK_CO, ROWS, {lanes})
                 )
+                reached = inside & (behind < left) & (behind < {gap} * OW)
                 tl.store(
                     y_at + (row + behind),
-                    nothing,
-                    mask=ok & (behind < left) & (behind < {gap} * OW),
+                    {nothing},
+                    mask=made & reached,
                 )
 """
 
 _STORE = """
         lane = tl.arange(0, COLUMNS * {lanes})[None, None, :]
         ow = {place}
-        tl.store(
-            y_at + (row + ow),
-            tl.reshape(
-                {value},
-                (BLOCK_CO, ROWS, COLUMNS * {lanes}),
-            ),
-            mask={mask},
+        reached = {mask}
+        whole = tl.reshape(
+            {value},
+            (BLOCK_CO, ROWS, COLUMNS * {lanes}),
         )
+        tl.store(y_at + (row + ow), {whole}, mask=made & reached)
 """
 
 
@@ -194,25 +194,24 @@ class _Phase:
     taps: Taps
 
 
-def write_phase_kernel(axes: Sequence[WindowAxis], *, has_bias: bool, band: int) -> tuple[str, str]:
+def write_phase_kernel(detail: Transposed, band: int) -> tuple[str, str]:
     """(name, source) of the kernel for one structure.
 
     A program computes `band` lattice rows of each that it has.
 
-    Arguments: x and w (staged and packed by operands.py), y, bias if there is one, then constexprs
-    as `write_phase_launcher` passes them.
+    Arguments: x and w (staged and packed by operands.py), y, bias if there is one, what the chain
+    reads, then constexprs as `write_phase_launcher` passes them.
     """
+    axes, has_bias, chain = detail.axes, detail.has_bias, detail.chain
     depth, height = axes[:2]
     width = axes[2]
-    by_depth, by_height = _phases(depth), _phases(height)
+    by_depth, by_height = tapped_phases(depth), tapped_phases(height)
     parts = list(product(by_depth, by_height))
     fills = has_empty_rows(axes)
-    fill_name, fill_source = write_fill(depth, height) if fills else ("", "")
+    fill_name, fill_source = write_fill(depth, height, chain) if fills else ("", "")
     # Programs that meet on one SM fill at different times, so that some multiply while others
     # write.
-    early, late = (
-        _write_fill_turn(turn, fill_name, has_bias=has_bias) if fills else "" for turn in (0, 1)
-    )
+    early, late = (_write_fill_turn(turn, fill_name, detail) if fills else "" for turn in (0, 1))
     body = early + _cut(
         _POSITION,
         parts=len(parts),
@@ -235,9 +234,10 @@ def write_phase_kernel(axes: Sequence[WindowAxis], *, has_bias: bool, band: int)
         for b in range(band):
             body += _cut(_ROW, at=b * height.stride + at_height.index, **strides)
             if gap * width.out > lattice_size(width) * width.stride:
-                body += _cut(_STORE_TAIL, gap=gap, lanes=TAIL_LANES)
-            body += _write_row([f"{name}_{b}" if name else "empty" for name in names])
-    pointers = "x, w, y, bias" if has_bias else "x, w, y"
+                nothing = chain.call("nothing", "n, channel, made, row + behind, reached")
+                body += _cut(_STORE_TAIL, gap=gap, lanes=TAIL_LANES, nothing=_rounded(nothing))
+            body += _write_row([f"{name}_{b}" if name else "empty" for name in names], chain)
+    pointers = ", ".join(["x, w, y", *detail.pointers])
     name = f"_phases_{content_hash(pointers, body, late)[:10]}"
     kernel = _cut(_HEAD, name=name, pointers=pointers) + body + late
     return name, f"{fill_source}\n\n\n{kernel}" if fills else kernel
@@ -248,7 +248,7 @@ def _cut(template: str, **values: object) -> str:
     return template.removeprefix("\n").format(**values)
 
 
-def _phases(axis: WindowAxis) -> list[_Phase]:
+def tapped_phases(axis: WindowAxis) -> list[_Phase]:
     """The phases of an axis that have taps."""
     return [_Phase(phase, taps) for phase, taps in enumerate(phase_taps(axis)) if taps.count]
 
@@ -262,10 +262,22 @@ def _gaps(phases: Sequence[_Phase], stride: int) -> dict[int, int]:
     }
 
 
-def _write_fill_turn(turn: int, fill: str, *, has_bias: bool) -> str:
+def _rounded(value: str) -> str:
+    """What a chain leaves, as it is stored; a plain name is of that type already."""
+    return value if value.isidentifier() else f"{value}.to(y.dtype.element_ty)"
+
+
+def _write_fill_turn(turn: int, fill: str, detail: Transposed) -> str:
     """Half of the programs fill their share of the rows without taps."""
-    bias = "bias" if has_bias else "y"
-    return _cut(_FILL_TURN, programs=FILL_TURN, turn=turn, fill=fill, bias=bias, has_bias=has_bias)
+    bias = "bias" if detail.has_bias else "y"
+    return _cut(
+        _FILL_TURN,
+        programs=FILL_TURN,
+        turn=turn,
+        fill=fill,
+        fill_pointers=", ".join(["y", bias, *detail.chain.pointers]),
+        has_bias=detail.has_bias,
+    )
 
 
 def _write_product(
@@ -320,7 +332,7 @@ def _from_staged(taps: Taps, axis: WindowAxis) -> Taps:
     return Taps(taps.count, taps.first, taps.step, taps.shift - first, taps.shift_step)
 
 
-def _write_row(names: Sequence[str]) -> str:
+def _write_row(names: Sequence[str], chain: Chain) -> str:
     """Store the phases along a row interleaved.
 
     A stride that is no power of two leaves the last lanes of every position masked off.
@@ -331,11 +343,12 @@ def _write_row(names: Sequence[str]) -> str:
     count = len(names)
     lanes = next_power_of_two(count)
     value = _interleave([*names, *["empty"] * (lanes - count)], _STORED_INDENT)
-    place, mask = f"column_block * (COLUMNS * {lanes}) + lane", "ok & (ow < OW)"
+    place, mask = f"column_block * (COLUMNS * {lanes}) + lane", "inside & (ow < OW)"
     if lanes > count:
         place = f"(column_block * COLUMNS + lane // {lanes}) * {count} + lane % {lanes}"
         mask += f" & (lane % {lanes} < {count})"
-    return _cut(_STORE, lanes=lanes, place=place, value=value, mask=mask)
+    whole = _rounded(chain.call("whole", "n, channel, made, row + ow, reached"))
+    return _cut(_STORE, lanes=lanes, place=place, value=value, mask=mask, whole=whole)
 
 
 def _interleave(names: Sequence[str], indent: int) -> str:
@@ -349,54 +362,3 @@ def _interleave(names: Sequence[str], indent: int) -> str:
     step = " " * (indent + 4)
     inner = "".join(f"{step}{_interleave(half, indent + 4)},\n" for half in halves)
     return f"tl.join(\n{inner}{' ' * indent})"
-
-
-def write_phase_launcher(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:
-    """`launch(x, w[, bias])`: stage the input, pack the weights, then all phases.
-
-    On the CPU (interpreter) half precision is widened for products, because the interpreter's
-    tl.dot reads bfloat16 as integers.
-    """
-    parameters = ["x", "w", *(["bias"] if detail.has_bias else [])]
-    statements = [
-        "tf32 = not x.is_cpu" if detail.dtype == "float32" else "tf32 = False",
-        *write_staging(detail, knobs),
-        _write_phases(kernel, detail, knobs),
-        "return y",
-    ]
-    return write_launch_function(parameters, statements)
-
-
-def _write_phases(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:
-    """The launch that multiplies and stores."""
-    depth, height = detail.axes[:2]
-    columns = lattice_size(detail.axes[2])
-    padded_out = detail.padded_outputs(knobs.block_co)
-    rows = lattice_size(depth) * ceil_div(lattice_size(height), knobs.band)
-    row_blocks = ceil_div(rows, knobs.rows)
-    parts = len(_phases(depth)) * len(_phases(height))
-    programs = parts * ceil_div(columns, knobs.columns) * row_blocks
-    channels = (
-        staged_channels(detail.group_in, detail.dtype),
-        detail.group_out,
-        padded_out,
-        detail.output[1],
-    )
-    low = (0, 0)
-    if knobs.is_split(detail.dtype):
-        low = (detail.staged_size, detail.packed_size(knobs.block_co))
-    groups = (
-        (*channels, detail.groups, detail.output[0]),
-        tuple(staged_axis(axis)[1] for axis in detail.axes),
-        tuple(axis.out for axis in detail.axes),
-        (columns, row_blocks),
-        (knobs.band, knobs.rows, knobs.columns, knobs.block_co, knobs.block_k),
-        (VECTOR_BYTES // DTYPE_BYTES[detail.dtype], knobs.skew(detail.dtype), *low),
-    )
-    return write_launch(
-        kernel,
-        programs * (padded_out // knobs.block_co) * detail.planes,
-        "staged, packed, y, bias" if detail.has_bias else "staged, packed, y",
-        *(", ".join(map(str, sizes)) for sizes in groups),
-        f"tf32, x.is_cpu, num_warps={knobs.warps}, num_stages={knobs.stages}",
-    )

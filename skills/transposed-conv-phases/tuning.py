@@ -143,6 +143,7 @@ def phase_cost_ms(detail: Transposed, knobs: PhaseSettings, device: Device) -> f
     source = detail.output[0] * detail.channels_in * inputs * size
     bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
     stage_s = (source + staged) / bandwidth
+    chain_s = detail.chain.seconds(device)
     blocks = _blocks(detail, knobs)
     steps, copied = _steps(detail, knobs)
     copied *= blocks
@@ -159,7 +160,8 @@ def phase_cost_ms(detail: Transposed, knobs: PhaseSettings, device: Device) -> f
     resident = _resident(detail, knobs, device)
     latency_s = blocks / (device.sm_count * resident) * (steps - 1) * STEP_S
     product_s = _product_s(detail, knobs, device)
-    seconds = ((staged + written) / bandwidth, product_s, copy_s, issue_s, store_s, latency_s)
+    memory_s = (staged + written + detail.chain.bytes) / bandwidth
+    seconds = (memory_s, product_s, copy_s, issue_s + chain_s, store_s, latency_s)
     exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
     deeper = 1.0 + STAGE_COST[knobs.band] * (knobs.stages - 2)
     return 1e3 * (stage_s + (max(seconds) + exposed) * deeper) + 3 * device.launch_ms
