@@ -202,7 +202,7 @@ def write_phase_kernel(detail: Transposed, band: int) -> tuple[str, str]:
     Arguments: x and w (staged and packed by operands.py), y, bias if there is one, what the chain
     reads, then constexprs as `write_phase_launcher` passes them.
     """
-    axes, has_bias, chain = detail.axes, detail.has_bias, detail.chain
+    axes, chain = detail.axes, detail.chain
     depth, height = axes[:2]
     width = axes[2]
     by_depth, by_height = tapped_phases(depth), tapped_phases(height)
@@ -215,7 +215,7 @@ def write_phase_kernel(detail: Transposed, band: int) -> tuple[str, str]:
     body = early + _cut(
         _POSITION,
         parts=len(parts),
-        bias=_BIAS if has_bias else _NO_BIAS,
+        bias=_BIAS if detail.has_bias else _NO_BIAS,
         taps=prod(axis.kernel for axis in axes),
         sw=width.stride,
     )
