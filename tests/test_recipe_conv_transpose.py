@@ -300,6 +300,7 @@ def get_inputs():
 """
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize(
     ("call", "shape", "other", "chain"),
     [  # by channel and by place; rows and columns that no tap reaches, filled and as tails
@@ -335,6 +336,50 @@ def test_what_follows_is_written_with_it(
     )
     (site,) = sites_of(source)
     assert len(site.nodes) > 1
+    check_recipe(RECIPE, source, H200, settings=variants(source, 1), tolerance=1e-6)
+
+
+@pytest.mark.slow(after=3)
+@pytest.mark.parametrize(
+    ("call", "shape", "chain", "nodes"),
+    [  # all kinds of reductions over channels; phases without taps; one value left, or each scaled
+        (
+            "ConvTranspose2d(4, 6, 3, 2)",
+            (2, 4, 5, 6),
+            "(y * 2).softmax(1).sigmoid() * self.bias",
+            5,
+        ),
+        ("ConvTranspose2d(4, 6, 3, 2, 1, 1)", (2, 4, 5, 6), "y.min(1, keepdim=True)[0].tanh()", 5),
+        (
+            "ConvTranspose2d(4, 6, (3, 2), (1, 3))",
+            (1, 4, 3, 5),
+            "(y.relu() - y.mean(1, True)) / 3",
+            5,
+        ),
+        (
+            "ConvTranspose3d(2, 4, 3, 2, 1)",
+            (2, 2, 3, 3, 4),
+            "y.logsumexp(1) + self.bias[0].sum()",
+            4,
+        ),
+        ("ConvTranspose3d(3, 4, 3, bias=False)", (1, 3, 2, 3, 3), "y.std(1) + other", 3),
+        ("ConvTranspose1d(3, 4, 3)", (2, 3, 9), "y.amax(1, True) - other", 3),
+        ("ConvTranspose2d(4, 6, 3, 2, groups=2)", (2, 4, 5, 6), "y.amax(1)", 1),
+    ],
+)
+def test_reductions_over_the_channels_of_a_tile_are_written_with_it(
+    call: str, shape: tuple[int, ...], chain: str, nodes: int
+) -> None:
+    source = CHAINED.format(
+        call=call,
+        shape=shape,
+        other=(1,),
+        chain=chain,
+        channels=6 if "6" in call else 4,
+        ones=", ".join(["1"] * (len(shape) - 2)),
+    )
+    (site,) = sites_of(source)
+    assert len(site.nodes) == nodes, site.nodes
     check_recipe(RECIPE, source, H200, settings=variants(source, 1), tolerance=1e-6)
 
 

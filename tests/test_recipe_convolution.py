@@ -316,3 +316,28 @@ def test_kernels_use_tensor_cores_and_do_not_spill(
     assert "conv" in main["name"] and main["hgmma"] > 0 and main["shared"] <= 232448
     # the direct kernel loads ahead in registers, see direct.py
     assert (main["async_copies"] > 0) == (case != "direct")
+
+
+@pytest.mark.slow(after=3)
+@pytest.mark.parametrize(
+    ("call", "result", "nodes"),
+    [  # whole tiles and masked ones, with a bias and without; one value left, or each scaled
+        ("Conv2d(4, 16, 3)", "(y * 2).softmax(1) * 3", 4),
+        ("Conv2d(4, 24, 3, padding=1)", "y.min(1, keepdim=True)[0].tanh().tanh()", 6),
+        ("Conv2d(4, 24, 3, bias=False)", "(y.relu() * self.scale - y.mean(1, True)) / 3", 6),
+        ("Conv2d(4, 8, 1)", "y.logsumexp(1)", 2),
+        ("ConvTranspose2d(4, 8, 3)", "(y * self.scale).std(1, keepdim=True)", 3),
+        ("Conv2d(4, 8, 3, groups=2)", "y.amax(1)", 1),  # no tile holds both groups
+        ("Conv2d(4, 8, 3)", "y.softmax(1) + y", 3),
+        ("Conv2d(4, 8, 3)", "y.softmax(2)", 1),
+    ],
+)
+def test_reductions_over_the_channels_of_a_tile_are_written_with_it(
+    call: str, result: str, nodes: int
+) -> None:
+    channels = int(call.split(",")[1])
+    source = problem(call, (2, 4, 7, 9), result=result, channels=channels)
+    _, graph = trace_source(source)
+    (site,) = SPLIT.match(graph, Contract())
+    assert len(site.nodes) == nodes, site.nodes
+    check_recipe(SPLIT, source, H200, settings=variants(SPLIT, source, 1), tolerance=1e-6)

@@ -52,6 +52,8 @@ class Convolution:
     flipped: bool = False
     epilogue: Epilogue = Epilogue()
     operand_steps: tuple[tuple[int, int, int, int], ...] = ()
+    is_closed: bool = False  # the epilogue reduces channels, see closing.py
+    leaves_row: bool = False  # and leaves one value of each position
 
     @property
     def taps(self) -> int:
@@ -272,10 +274,10 @@ def output_arguments(detail: Convolution) -> tuple[str, ...]:
     Rows are a group's output channels, columns positions, batch axes images and groups.
     """
     rows, columns = detail.group_out, detail.positions
+    kept = 1 if detail.leaves_row else detail.channels_out
     return (
         f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}",
-        f"OUT_OUTER={detail.channels_out * columns}, OUT_INNER={rows * columns}, "
-        f"OUT_M={columns}, OUT_N=1",
+        f"OUT_OUTER={kept * columns}, OUT_INNER={rows * columns}, OUT_M={columns}, OUT_N=1",
         *launch_operands(detail.operand_steps),
     )
 

@@ -9,6 +9,7 @@ be tried.
 import math
 from collections.abc import Sequence
 
+from kmem.codegen.closing import close_sites
 from kmem.codegen.convolution import Convolution, find_convolutions
 from kmem.codegen.rates import by_card, ceiling
 from kmem.codegen.staged_conv import emit_staged, is_compensated, is_long, promote_steps
@@ -72,7 +73,8 @@ class StagedConv(Recipe):
         self.terms = terms
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        return [site for site in find_convolutions(graph) if self._fits(_convolution(site))]
+        sites = close_sites(graph, find_convolutions(graph))
+        return [site for site in sites if self._fits(_convolution(site))]
 
     def _fits(self, detail: Convolution) -> bool:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases).
@@ -83,13 +85,14 @@ class StagedConv(Recipe):
     def space(self, site: Site, device: Device) -> Space:
         detail = _convolution(site)
         widest = max(16, min(256, next_power_of_two(detail.group_out)))
+        least = widest if detail.is_closed else widest // 2
         channels = (16, 32, 64, 128, 256)
         padded = staged_channels(detail)
         deepest = max(16, next_power_of_two(padded * detail.taps))
         knobs = {
             "terms": (self.terms,),
             "block_p": (64, 128, 256),
-            "block_co": tuple(count for count in channels if widest // 2 <= count <= widest),
+            "block_co": tuple(count for count in channels if least <= count <= widest),
             "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
             "copy_bytes": (8, 16) if padded % 8 == 0 else (8,),
             "warps": (4, 8),

@@ -69,18 +69,17 @@ _POSITION = """
     x_n = x + SKEW + (n * GROUPS + group).to(tl.int64) * (PD * PH * PW * CP)
     w_at = w + SKEW + (group * COP + co)[:, None] * ({taps} * CP)
     r = row_block * ROWS + tl.arange(0, ROWS)
+    kept = {kept}
     y_at = (
         y
-        + (n * COUT + group * COG).to(tl.int64) * (OD * OH * OW)
-        + co[:, None, None] * (OD * OH * OW)
+        + (n * {channels} + group * COG).to(tl.int64) * (OD * OH * OW)
+        + kept[:, None, None] * (OD * OH * OW)
     )
     bias_row = {bias}
     channel = (group * COG + co)[:, None, None]
-    made = (co < COG)[:, None, None]
-    empty = (
-        tl.zeros((BLOCK_CO, ROWS, COLUMNS), y.dtype.element_ty)
-        + bias_row.to(y.dtype.element_ty)[:, None, None]
-    )
+    made = (kept < {limit})[:, None, None]
+    nothing = {nothing}
+    empty = tl.broadcast_to(nothing, ({made}, ROWS, COLUMNS))
 """
 
 _BIAS = "tl.load(bias + group * COG + co, mask=co < COG, other=0.0).to(tl.float32)"
@@ -145,8 +144,8 @@ _MULTIPLY = """
 
 _RESULT = """
         {target}_{b} = tl.reshape(
-            tl.trans((acc_{b} + bias_row[None, :]).to(y.dtype.element_ty)),
-            (BLOCK_CO, ROWS, COLUMNS),
+            tl.trans({value}.to(y.dtype.element_ty)),
+            ({made}, ROWS, COLUMNS),
         )
 """
 
@@ -163,13 +162,11 @@ _STORE_TAIL = """
             left = ((OH - oh) * OW)[None, :, None]
             for first in range(TAIL, {gap} * OW, {lanes}):
                 behind = first + tl.arange(0, {lanes})[None, None, :]
-                nothing = tl.broadcast_to(
-                    bias_row.to(y.dtype.element_ty)[:, None, None], (BLOCK_CO, ROWS, {lanes})
-                )
+                none = tl.broadcast_to(nothing, ({made}, ROWS, {lanes}))
                 reached = inside & (behind < left) & (behind < {gap} * OW)
                 tl.store(
                     y_at + (row + behind),
-                    {nothing},
+                    {none},
                     mask=made & reached,
                 )
 """
@@ -180,7 +177,7 @@ _STORE = """
         reached = {mask}
         whole = tl.reshape(
             {value},
-            (BLOCK_CO, ROWS, COLUMNS * {lanes}),
+            ({made}, ROWS, COLUMNS * {lanes}),
         )
         tl.store(y_at + (row + ow), {whole}, mask=made & reached)
 """
@@ -218,6 +215,7 @@ def write_phase_kernel(detail: Transposed, band: int) -> tuple[str, str]:
         bias=_BIAS if detail.has_bias else _NO_BIAS,
         taps=prod(axis.kernel for axis in axes),
         sw=width.stride,
+        **_write_kept(chain),
     )
     gaps = _gaps(by_height, height.stride)
     for index, (at_depth, at_height) in enumerate(parts):
@@ -229,13 +227,14 @@ def write_phase_kernel(detail: Transposed, band: int) -> tuple[str, str]:
             names.append(f"phase_{place}" if taps.count else "")
             if taps.count:
                 window = (at_depth.taps, at_height.taps, taps)
-                body += _write_product(names[-1], axes, window, band)
+                body += _write_product(names[-1], detail, window, band)
         gap = gaps[at_height.index]
         for b in range(band):
             body += _cut(_ROW, at=b * height.stride + at_height.index, **strides)
             if gap * width.out > lattice_size(width) * width.stride:
-                nothing = chain.call("nothing", "n, channel, made, row + behind, reached")
-                body += _cut(_STORE_TAIL, gap=gap, lanes=TAIL_LANES, nothing=_rounded(nothing))
+                none = _write_stored(chain, "none", "row + behind")
+                tail = {"gap": gap, "lanes": TAIL_LANES, "made": _made(chain)}
+                body += _cut(_STORE_TAIL, none=none, **tail)
             body += _write_row([f"{name}_{b}" if name else "empty" for name in names], chain)
     pointers = ", ".join(["x, w, y", *detail.pointers])
     name = f"_phases_{content_hash(pointers, body, late)[:10]}"
@@ -262,9 +261,33 @@ def _gaps(phases: Sequence[_Phase], stride: int) -> dict[int, int]:
     }
 
 
-def _rounded(value: str) -> str:
-    """What a chain leaves, as it is stored; a plain name is of that type already."""
-    return value if value.isidentifier() else f"{value}.to(y.dtype.element_ty)"
+def _made(chain: Chain) -> str:
+    """Channels of a tile of results."""
+    return "1" if chain.leaves_row else "BLOCK_CO"
+
+
+def _write_kept(chain: Chain) -> dict[str, str]:
+    """Which channels are stored, and what is stored where no tap reaches."""
+    nothing = "bias_row.to(y.dtype.element_ty)[:, None, None]"
+    if chain.reduces:
+        closed = _write_closed(chain, "bias_row[None, :]")
+        nothing = f"tl.trans({closed}.to(y.dtype.element_ty))[:, :, None]"
+    kept = {"kept": "co", "channels": "COUT", "limit": "COG"}
+    if chain.leaves_row:
+        kept = {"kept": "tl.arange(0, 1)", "channels": "1", "limit": "1"}
+    return {**kept, "nothing": nothing, "made": _made(chain)}
+
+
+def _write_closed(chain: Chain, value: str) -> str:
+    """A tile (positions, channels) after a chain that reduces it."""
+    return chain.call(value, "n, co[None, :], (co < COG)[None, :], 0, True")
+
+
+def _write_stored(chain: Chain, value: str, place: str) -> str:
+    """A tile of results as it is stored: after a chain that does not reduce it."""
+    if not chain.name or chain.reduces:
+        return value
+    return f"{chain.call(value, f'n, channel, made, {place}, reached')}.to(y.dtype.element_ty)"
 
 
 def _write_fill_turn(turn: int, fill: str, detail: Transposed) -> str:
@@ -281,7 +304,7 @@ def _write_fill_turn(turn: int, fill: str, detail: Transposed) -> str:
 
 
 def _write_product(
-    target: str, axes: Sequence[WindowAxis], window: tuple[Taps, Taps, Taps], band: int
+    target: str, detail: Transposed, window: tuple[Taps, Taps, Taps], band: int
 ) -> str:
     """Sum the products of a phase into `target`_0, `target`_1, ...
 
@@ -290,6 +313,7 @@ def _write_product(
     In a band an input row is read once for all rows that it reaches, and the taps along height are
     unrolled.
     """
+    axes, chain = detail.axes, detail.chain
     kh, kw = axes[1].kernel, axes[2].kernel
     d, h = (_from_staged(taps, axis) for taps, axis in zip(window[:2], axes[:2], strict=True))
     w = _from_staged(window[2], axes[2])
@@ -323,7 +347,11 @@ def _write_product(
         text += _cut(_LOAD, name=f"weight_{tap}", at=at, low="LOW_W")
     for tap in range(len(tap_offsets)):  # neighbours in this order are sums of their own
         text += "".join(_cut(_MULTIPLY, b=b, row=reads[b, tap], tap=tap) for b in range(band))
-    return text + "".join(_cut(_RESULT, target=target, b=b) for b in range(band))
+    for b in range(band):
+        value = f"(acc_{b} + bias_row[None, :])"
+        value = _write_closed(chain, value) if chain.reduces else value
+        text += _cut(_RESULT, target=target, b=b, value=value, made=_made(chain))
+    return text
 
 
 def _from_staged(taps: Taps, axis: WindowAxis) -> Taps:
@@ -347,8 +375,8 @@ def _write_row(names: Sequence[str], chain: Chain) -> str:
     if lanes > count:
         place = f"(column_block * COLUMNS + lane // {lanes}) * {count} + lane % {lanes}"
         mask += f" & (lane % {lanes} < {count})"
-    whole = _rounded(chain.call("whole", "n, channel, made, row + ow, reached"))
-    return _cut(_STORE, lanes=lanes, place=place, value=value, mask=mask, whole=whole)
+    whole, made = _write_stored(chain, "whole", "row + ow"), _made(chain)
+    return _cut(_STORE, lanes=lanes, place=place, value=value, mask=mask, whole=whole, made=made)
 
 
 def _interleave(names: Sequence[str], indent: int) -> str:

@@ -8,7 +8,7 @@ values and times.
 from dataclasses import replace
 from math import prod
 
-from kmem.codegen.chain import Chain, grow_chain
+from kmem.codegen.chain import Chain, grow_chain, grow_reducing_chain
 from kmem.codegen.parts import STORE_PARTS
 from kmem.codegen.steady import kept_operands
 from kmem.codegen.windows import has_empty_rows, lattice, make_axes, taps_by_phase
@@ -23,7 +23,7 @@ from .launching import write_phase_launcher
 from .operands import MULTIPLY, PACK_WEIGHT, STAGE_INPUT
 from .phases import write_phase_kernel
 from .transposed import Transposed, read_knobs, staged_size
-from .tuning import PHASE_ROLES, phase_cost_ms, phase_space, takes_bands
+from .tuning import MAX_CHANNELS, PHASE_ROLES, phase_cost_ms, phase_space, takes_bands
 
 _ALWAYS = (STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, MULTIPLY)
 MAX_ROW_STRIDE = 8  # phases along a row that one program keeps in registers
@@ -46,9 +46,7 @@ class TransposedConvPhases(Recipe):
         for node in graph.nodes:
             detail = _read(graph, node) if node.target in _RANKS else None
             if detail is not None:
-                chain = grow_chain(graph, node, taken)
-                if chain.by_place and has_empty_rows(detail.axes):
-                    chain = Chain()  # a run of rows that no tap reaches has one value
+                chain = _chain(graph, node, detail, taken)
                 sites.append(_site(graph, node, replace(detail, chain=chain)))
                 taken.update(chain.nodes)
         return sites
@@ -83,12 +81,29 @@ class TransposedConvPhases(Recipe):
         )
 
 
+def _chain(graph: OpGraph, node: Node, detail: Transposed, taken: set[str]) -> Chain:
+    """What follows a transposed convolution and can be written with it.
+
+    A program holds the channels of a place whole where they are one group and fit a tile. A run of
+    rows that no tap reaches is filled with one value of its channel.
+    """
+    fills = has_empty_rows(detail.axes)
+    if detail.groups == 1 and detail.output[1] <= MAX_CHANNELS and not fills:
+        chain = grow_reducing_chain(graph, node)
+        if chain.reduces and not taken & {*chain.nodes}:
+            return chain
+    chain = grow_chain(graph, node, taken)
+    return Chain() if chain.by_place and fills else chain
+
+
 def _site(graph: OpGraph, node: Node, detail: Transposed) -> Site:
     given = _arguments(node).values()
     given = [arg.name for arg in given if isinstance(arg, Ref)]
     inputs = kept_operands(graph, [*given, *detail.chain.operands])
     nodes = (node.name, *detail.chain.nodes)
-    output = Operand(nodes[-1], graph.spec(nodes[-1]))
+    made = detail.chain.result or node.name
+    output = Operand(made, graph.spec(made))
+    detail = replace(detail, stored=output.spec.shape)
     products = sum(taps * phases for taps, phases in taps_by_phase(detail.axes).items())
     channels = detail.output[1] * detail.channels_in
     per_sample = lattice(detail.axes) * channels // detail.groups
@@ -101,7 +116,7 @@ def _site(graph: OpGraph, node: Node, detail: Transposed) -> Site:
         inputs=inputs,
         outputs=(output,),
         detail=detail,
-        bytes=sum(operand.spec.bytes for operand in inputs) + node.spec.bytes,
+        bytes=sum(operand.spec.bytes for operand in inputs) + output.spec.bytes,
         flops=2.0 * detail.output[0] * per_sample * products,
         flags=("algebraic",) if has_zeros else (),
     )

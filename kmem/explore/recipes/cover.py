@@ -81,14 +81,14 @@ def matching_sites(
 ) -> Iterator[Site]:
     """The sites of one recipe that `find_options` ranks settings for."""
     elsewhere = [
-        {site.name for site in recipe.match(graph, contract)}
+        {(site.name, site.nodes) for site in recipe.match(graph, contract)}
         for workload, graph in graphs.items()
         if workload != "full"
     ]
     for site in recipe.match(graphs["full"], contract):
         if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
             continue
-        if all(site.name in names for names in elsewhere):
+        if all((site.name, site.nodes) in places for places in elsewhere):
             yield site
         else:
             logger.warning(
