@@ -51,6 +51,7 @@ Convolutions and poolings:
 - windows.py: axes, tiles and taps of windows.
 - convolution.py: dense convolutions in one form.
 - closing.py: reductions over the channels that a tile of a convolution holds.
+- pooled_tile.py: poolings whose windows a tile of a convolution holds whole.
 - staged_operands.py: an image staged in half precision, and a packed filter.
 - staged_conv.py: the product of staged operands.
 - staged_recipe.py: the recipe class of the staged convolutions.

@@ -54,6 +54,8 @@ class Convolution:
     operand_steps: tuple[tuple[int, int, int, int], ...] = ()
     is_closed: bool = False  # the epilogue reduces channels, see closing.py
     leaves_row: bool = False  # and leaves one value of each position
+    #: What is stored of each so many positions is one value, see pooled_tile.py; by axis.
+    window: tuple[int, ...] = (1, 1, 1)
 
     @property
     def taps(self) -> int:
@@ -275,9 +277,10 @@ def output_arguments(detail: Convolution) -> tuple[str, ...]:
     """
     rows, columns = detail.group_out, detail.positions
     kept = 1 if detail.leaves_row else detail.channels_out
+    stored = columns // prod(detail.window)
     return (
         f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}",
-        f"OUT_OUTER={kept * columns}, OUT_INNER={rows * columns}, OUT_M={columns}, OUT_N=1",
+        f"OUT_OUTER={kept * stored}, OUT_INNER={rows * stored}, OUT_M={stored}, OUT_N=1",
         *launch_operands(detail.operand_steps),
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from kmem.codegen.closing import close_sites
 from kmem.codegen.convolution import Convolution, find_convolutions
+from kmem.codegen.pooled_tile import pool_sites
 from kmem.codegen.rates import by_card, ceiling
 from kmem.codegen.staged_conv import emit_staged, is_compensated, is_long, promote_steps
 from kmem.codegen.staged_operands import (
@@ -73,7 +74,7 @@ class StagedConv(Recipe):
         self.terms = terms
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        sites = close_sites(graph, find_convolutions(graph))
+        sites = pool_sites(graph, close_sites(graph, find_convolutions(graph)))
         return [site for site in sites if self._fits(_convolution(site))]
 
     def _fits(self, detail: Convolution) -> bool:
