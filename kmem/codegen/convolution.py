@@ -84,6 +84,11 @@ class Convolution:
         return self.images * self.groups
 
     @property
+    def is_pooled(self) -> bool:
+        """Whether one value of each window of positions is stored."""
+        return prod(self.window) > 1
+
+    @property
     def full_operands(self) -> int:
         """Operands of the epilogue that differ along both channels and positions.
 

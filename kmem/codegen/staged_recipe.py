@@ -31,6 +31,9 @@ HALF = 2  # bytes of a staged value
 MAX_STAGED = 2**31 - 1  # elements of one image: offsets within it are 32-bit
 #: Sums of a thread; of its 255 registers addresses take the rest.
 MIN_THREAD_SUMS, MAX_THREAD_SUMS = 4, 192
+#: Of those in windows: 128 of them spilled 1,648 bytes behind a hardswish, 1,960 behind a tanh
+#: (sm_90, Triton 3.9), for windows go through shared memory as a tile of their own.
+_MAX_POOLED_SUMS = 64
 _MOST_REGISTERS, _OTHER_REGISTERS = 255, 60
 #: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1,
 #: problems 50, 54, 57, 58, 64, 86) and ranks. From L2 to shared memory, all SMs together; and how
@@ -203,6 +206,8 @@ def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> boo
     # An operand of the epilogue as large as the tile is in registers beside the sums. Source:
     # tile-matmul, where it spilled.
     most = MAX_THREAD_SUMS if not detail.full_operands else MAX_THREAD_SUMS // 2
+    if detail.is_pooled:
+        most = _MAX_POOLED_SUMS
     if not MIN_THREAD_SUMS <= _thread_sums(detail, knobs, device) <= most:
         return False
     # Warps beyond the rows of a tile repeat its products.
