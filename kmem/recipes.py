@@ -7,14 +7,14 @@ what no site covers stays a library call.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 
 from kmem.errors import RecipeError
 from kmem.problem.graph import OpGraph
-from kmem.records import Contract, Device, Knob, TensorSpec
+from kmem.records import Contract, Device, Knob, SiteChoice, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +246,26 @@ class Recipe(ABC):
         writes what suits the sizes, this writes what suits those of `like`, right for `site` too.
         """
         return self.emit(site, settings)
+
+
+def match_sites(
+    recipe: Recipe, graph: OpGraph, contract: Contract, members: Collection[str] | None = None
+) -> Sequence[Site]:
+    """The sites of a recipe in a graph; with members, those it finds where it sees no other node.
+
+    So any recipe can be asked for less than it would take.
+    """
+    if members is None:
+        return recipe.match(graph, contract)
+    return recipe.match(graph.hiding({node.name for node in graph.nodes} - {*members}), contract)
+
+
+def find_site(
+    recipe: Recipe, graph: OpGraph, contract: Contract, choice: SiteChoice
+) -> Site | None:
+    """The site that a choice was made for; None if the recipe does not find it in this graph."""
+    sites = match_sites(recipe, graph, contract, choice.members)
+    return next((site for site in sites if site.name == choice.site), None)
 
 
 def check_settings(space: Space, settings: Settings) -> None:

@@ -335,7 +335,9 @@ def test_sites_never_overlap_and_a_preferred_recipe_goes_first(graphs: dict[str,
         ("cheap", "relu"),
         ("dear", "sigmoid"),
     ]
-    preferred = cover_graph(graphs["full"], options, Contract(), H200, prefer=[("dear", "relu")])
+    preferred = cover_graph(
+        graphs["full"], options, Contract(), H200, prefer=[[("dear", "relu", None)]]
+    )
     assert [(option.recipe.name, option.site.name) for option in preferred] == [
         ("dear", "relu"),
         ("dear", "sigmoid"),

@@ -283,3 +283,114 @@ def test_structural_zeros_hold_exactly_the_bias() -> None:
 )
 def test_what_the_kernel_does_not_cover_is_not_matched(call: str, shape: tuple[int, ...]) -> None:
     assert sites_of(problem(call, shape)) == []
+
+
+CHAINED = """
+import torch, torch.nn as nn, torch.nn.functional as F
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.op = nn.{call}
+        self.bias = nn.Parameter(torch.randn({channels}, {ones}))
+    def forward(self, x, other):
+        y = self.op(x)
+        return {chain}
+def get_inputs():
+    return [torch.randn({shape}), torch.randn({other})]
+"""
+
+
+@pytest.mark.slow(after=4)
+@pytest.mark.parametrize(
+    ("call", "shape", "other", "chain"),
+    [  # by channel and by place; rows and columns that no tap reaches, filled and as tails
+        ("ConvTranspose2d(4, 6, 3, 2)", (2, 4, 5, 6), (1,), "torch.tanh(y - self.bias) * other"),
+        (
+            "ConvTranspose2d(4, 6, 3, 2, 1, 1)",
+            (2, 4, 5, 6),
+            (2, 6, 10, 12),
+            "F.mish(y) + other + y",
+        ),
+        (
+            "ConvTranspose2d(4, 6, 2, 5, 1)",
+            (1, 4, 3, 5),
+            (1, 1, 1),
+            "F.gelu(y + self.bias) + other",
+        ),
+        ("ConvTranspose3d(2, 4, 3, 2, 1, groups=2)", (2, 2, 3, 3, 4), (2, 4, 1, 1, 1), "y * other"),
+        ("ConvTranspose3d(2, 4, 2, 3, bias=False)", (1, 2, 2, 3, 3), (1,), "(y + 1).clamp(0.5, 2)"),
+        ("ConvTranspose1d(3, 4, 3)", (2, 3, 9), (2, 1, 11), "(y - other).relu() + self.bias"),
+    ],
+)
+def test_what_follows_is_written_with_it(
+    call: str, shape: tuple[int, ...], other: tuple[int, ...], chain: str
+) -> None:
+    rank = len(shape) - 2
+    source = CHAINED.format(
+        call=call,
+        shape=shape,
+        other=other,
+        chain=chain,
+        channels=6 if "6" in call else 4,
+        ones=", ".join(["1"] * rank),
+    )
+    (site,) = sites_of(source)
+    assert len(site.nodes) > 1
+    check_recipe(RECIPE, source, H200, settings=variants(source, 1), tolerance=1e-6)
+
+
+@pytest.mark.slow(after=3)
+@pytest.mark.parametrize(
+    ("call", "shape", "chain", "nodes"),
+    [  # all kinds of reductions over channels; phases without taps; one value left, or each scaled
+        (
+            "ConvTranspose2d(4, 6, 3, 2)",
+            (2, 4, 5, 6),
+            "(y * 2).softmax(1).sigmoid() * self.bias",
+            5,
+        ),
+        ("ConvTranspose2d(4, 6, 3, 2, 1, 1)", (2, 4, 5, 6), "y.min(1, keepdim=True)[0].tanh()", 5),
+        (
+            "ConvTranspose2d(4, 6, (3, 2), (1, 3))",
+            (1, 4, 3, 5),
+            "(y.relu() - y.mean(1, True)) / 3",
+            5,
+        ),
+        (
+            "ConvTranspose3d(2, 4, 3, 2, 1)",
+            (2, 2, 3, 3, 4),
+            "y.logsumexp(1) + self.bias[0].sum()",
+            4,
+        ),
+        ("ConvTranspose3d(3, 4, 3, bias=False)", (1, 3, 2, 3, 3), "y.std(1) + other", 3),
+        ("ConvTranspose1d(3, 4, 3)", (2, 3, 9), "y.amax(1, True) - other", 3),
+        ("ConvTranspose2d(4, 6, 3, 2, groups=2)", (2, 4, 5, 6), "y.amax(1)", 1),
+    ],
+)
+def test_reductions_over_the_channels_of_a_tile_are_written_with_it(
+    call: str, shape: tuple[int, ...], chain: str, nodes: int
+) -> None:
+    source = CHAINED.format(
+        call=call,
+        shape=shape,
+        other=(1,),
+        chain=chain,
+        channels=6 if "6" in call else 4,
+        ones=", ".join(["1"] * (len(shape) - 2)),
+    )
+    (site,) = sites_of(source)
+    assert len(site.nodes) == nodes, site.nodes
+    check_recipe(RECIPE, source, H200, settings=variants(source, 1), tolerance=1e-6)
+
+
+def test_a_residual_stays_apart_where_rows_are_filled_with_one_value() -> None:
+    source = CHAINED.format(
+        call="ConvTranspose3d(2, 4, 2, 3)",
+        shape=(1, 2, 2, 3, 3),
+        other=(1, 4, 5, 8, 8),
+        chain="y + other",
+        channels=4,
+        ones="1, 1, 1",
+    )
+    (site,) = sites_of(source)
+    assert site.nodes == ("conv_transpose3d",)

@@ -343,3 +343,71 @@ def test_kernels_use_tensor_cores_and_do_not_spill(
     assert main["registers"] <= 128 or case != "sums along positions"  # two programs share an SM
     # the direct kernel loads ahead in registers, see direct.py
     assert (main["async_copies"] > 0) == (case != "direct")
+
+
+@pytest.mark.slow(after=3)
+@pytest.mark.parametrize(
+    ("call", "result", "nodes"),
+    [  # whole tiles and masked ones, with a bias and without; one value left, or each scaled
+        ("Conv2d(4, 16, 3)", "(y * 2).softmax(1) * 3", 4),
+        ("Conv2d(4, 24, 3, padding=1)", "y.min(1, keepdim=True)[0].tanh().tanh()", 6),
+        ("Conv2d(4, 24, 3, bias=False)", "(y.relu() * self.scale - y.mean(1, True)) / 3", 6),
+        ("Conv2d(4, 8, 1)", "y.logsumexp(1)", 2),
+        ("ConvTranspose2d(4, 8, 3)", "(y * self.scale).std(1, keepdim=True)", 3),
+        ("Conv2d(4, 8, 3, groups=2)", "y.amax(1)", 1),  # no tile holds both groups
+        ("Conv2d(4, 8, 3)", "y.softmax(1) + y", 3),
+        ("Conv2d(4, 8, 3)", "y.softmax(2)", 1),
+    ],
+)
+def test_reductions_over_the_channels_of_a_tile_are_written_with_it(
+    call: str, result: str, nodes: int
+) -> None:
+    channels = int(call.split(",")[1])
+    source = problem(call, (2, 4, 7, 9), result=result, channels=channels)
+    _, graph = trace_source(source)
+    (site,) = SPLIT.match(graph, Contract())
+    assert len(site.nodes) == nodes, site.nodes
+    check_recipe(SPLIT, source, H200, settings=variants(SPLIT, source, 1), tolerance=1e-6)
+
+
+@pytest.mark.slow(after=3)
+@pytest.mark.parametrize(
+    ("call", "result", "nodes"),
+    [  # rows and columns that no window reaches, a padded tile, groups, and what does not fit
+        ("Conv2d(4, 16, 3)", "F.max_pool2d(y.tanh(), 2) * self.scale + 1", 5),
+        ("Conv2d(4, 24, 3, groups=2)", "F.avg_pool2d(y * self.scale, (2, 4)).sigmoid()", 4),
+        ("Conv2d(4, 8, 3, padding=1, bias=False)", "F.max_pool2d(y, 2)", 2),
+        ("ConvTranspose2d(4, 8, 3)", "F.max_pool2d(F.mish(y), 4, 4)", 3),
+        ("Conv2d(4, 8, 3)", "F.max_pool2d(y, 3)", 1),
+        ("Conv2d(4, 8, 3)", "F.max_pool2d(y, 2, 1)", 1),
+        ("Conv2d(4, 8, 3)", "F.avg_pool2d(y, 2, ceil_mode=True)", 1),
+        ("Conv2d(4, 8, 3)", "F.max_pool2d(y, 2).sum() + y", 1),
+    ],
+)
+def test_a_pooling_whose_windows_a_tile_holds_is_written_with_it(
+    call: str, result: str, nodes: int
+) -> None:
+    channels = int(call.split(",")[1])
+    source = problem(call, (2, 4, 13, 11), result=result, channels=channels)
+    source = "import torch.nn.functional as F\n" + source
+    _, graph = trace_source(source)
+    (site,) = SPLIT.match(graph, Contract())
+    assert len(site.nodes) == nodes, site.nodes
+    check_recipe(SPLIT, source, H200, settings=variants(SPLIT, source, 1), tolerance=1e-6)
+
+
+def test_a_pooled_tile_of_volumes_keeps_what_is_no_number() -> None:
+    source = problem("Conv3d(2, 4, 2)", (1, 2, 5, 6, 7), result="torch.max_pool3d(y, 2) * 2")
+    module, graph = trace_source(source)
+    (site,) = SPLIT.match(graph, Contract())
+    assert len(site.nodes) == 3
+    (setting,) = variants(SPLIT, source, 1)
+    check_recipe(SPLIT, source, H200, settings=[setting], tolerance=1e-6)
+    emitted = import_source(emit_source(source, graph, [(SPLIT, site, setting)]))
+    model, candidate = module.Model(), emitted.ModelNew()
+    candidate.load_state_dict(model.state_dict())
+    (x,) = module.get_inputs()
+    x[0, 1, 2, 2, 2] = float("nan")
+    with torch.no_grad():
+        expected = model(x)
+        assert torch.equal(candidate(x).isnan(), expected.isnan()) and expected.isnan().any()

@@ -35,6 +35,10 @@ What the recipes below share; what one skill needs alone lies beside its recipe.
 - parts.py: numbers in parts of a lower precision.
 - accumulate.py: running sums kept short: chains, and compensated totals.
 
+What follows an anchor:
+
+- chain.py: a chain of pointwise nodes as a function that the anchor's kernel calls.
+
 Matrix products:
 
 - epilogue.py: what follows a product element by element and is written with it.
@@ -47,6 +51,8 @@ Convolutions and poolings:
 
 - windows.py: axes, tiles and taps of windows.
 - convolution.py: dense convolutions in one form.
+- closing.py: reductions over the channels that a tile of a convolution holds.
+- pooled_tile.py: poolings whose windows a tile of a convolution holds whole.
 - staged_operands.py: an image staged in half precision, and a packed filter.
 - staged_conv.py: the product of staged operands.
 - staged_recipe.py: the recipe class of the staged convolutions.

@@ -52,6 +52,10 @@ class Convolution:
     flipped: bool = False
     epilogue: Epilogue = Epilogue()
     operand_steps: tuple[tuple[int, int, int, int], ...] = ()
+    is_closed: bool = False  # the epilogue reduces channels, see closing.py
+    leaves_row: bool = False  # and leaves one value of each position
+    #: What is stored of each so many positions is one value, see pooled_tile.py; by axis.
+    window: tuple[int, ...] = (1, 1, 1)
 
     @property
     def taps(self) -> int:
@@ -78,6 +82,11 @@ class Convolution:
     @property
     def batches(self) -> int:
         return self.images * self.groups
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether one value of each window of positions is stored."""
+        return prod(self.window) > 1
 
     @property
     def full_operands(self) -> int:
@@ -269,10 +278,11 @@ def output_arguments(detail: Convolution) -> tuple[str, ...]:
     Rows are a group's output channels, columns positions, batch axes images and groups.
     """
     rows, columns = detail.group_out, detail.positions
+    kept = 1 if detail.leaves_row else detail.channels_out
+    stored = columns // prod(detail.window)
     return (
         f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}",
-        f"OUT_OUTER={detail.channels_out * columns}, OUT_INNER={rows * columns}, "
-        f"OUT_M={columns}, OUT_N=1",
+        f"OUT_OUTER={kept * stored}, OUT_INNER={rows * stored}, OUT_M={stored}, OUT_N=1",
         *launch_operands(detail.operand_steps),
     )
 

@@ -143,7 +143,10 @@ class Lowering:
         if lowering is Layout.BROADCAST:
             is_full = all(spec.shape == self.shape for spec in node.output)
             return Form.FULL if is_full else None
-        if isinstance(node.output, tuple) or node.output is None:
+        output = node.output
+        if isinstance(output, tuple) and lowering is Layout.IDENTITY:
+            output = output[0]  # the others are read by none
+        if isinstance(output, tuple) or output is None:
             return None
         forms = {self.forms[name] for name in node.refs() if name in self.forms}
         if Form.TOTAL in forms:
@@ -152,7 +155,7 @@ class Lowering:
             return self._form_of_reshaped(node, forms)
         if write_pointwise(self.graph, node, variable) is None:
             return None
-        return self._form_of_pointwise(node.output.shape, forms)
+        return self._form_of_pointwise(output.shape, forms)
 
     def _form_of_channelwise(self, node: Node, lowering: Channelwise) -> Form | None:
         source = node.args[0]
@@ -284,9 +287,12 @@ class Lowering:
 
     def _add_taken(self, node: Node) -> None:
         producer = self.graph.node(node.args[0].name)
-        if lowering_of(self.graph, producer) is Layout.BROADCAST:
+        lowering = lowering_of(self.graph, producer)
+        if lowering is Layout.BROADCAST:
             source = self.read(producer.args[0][node.args[1]].name)
             self.map(variable(node.name), source, source)
+        elif lowering is Layout.IDENTITY and node.args[1] == 0:
+            self.map(variable(node.name), variable(producer.name), variable(producer.name))
 
     def _add_pointwise(self, node: Node, form: Form) -> None:
         names = {name: self.read(name, form) for name in element_inputs(self.graph, node)}

@@ -101,7 +101,10 @@ def _write_cast(call: Call, name_of: Callable[[str], str]) -> Expression | None:
 
 
 def _has_known_types(graph: OpGraph, node: Node) -> bool:
-    if isinstance(node.output, tuple) or node.output is None or node.output.dtype not in _DTYPES:
+    output = node.output
+    if isinstance(output, tuple) and is_identity(graph, node):
+        output = output[0]
+    if isinstance(output, tuple) or output is None or output.dtype not in _DTYPES:
         return False
     for name in node.refs():
         producer = graph.node(name)

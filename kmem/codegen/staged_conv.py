@@ -99,6 +99,7 @@ def kmem_staged_conv(
     KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
+    WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     CP: tl.constexpr, COP: tl.constexpr, PADDED_K: tl.constexpr,
     VECTOR: tl.constexpr, SKEW: tl.constexpr, TERMS: tl.constexpr,
     PROMOTE: tl.constexpr, COMPENSATED: tl.constexpr,
@@ -119,7 +120,12 @@ def kmem_staged_conv(
     batch = pid // (channel_blocks * position_blocks)
     # positions past the last compute it again, which is never stored
     p = tl.minimum(positions, N - 1)
-    at_x = ((p // (OH * OW) * SD * H + p // OW % OH * SH) * W + p % OW * SW)[:, None] * CP
+    # those of one window, of which one value is stored, lie one after the other
+    window = p // (WD * WH * WW)
+    od = window // (OH // WH * (OW // WW)) * WD + p // (WH * WW) % WD
+    oh = window // (OW // WW) % (OH // WH) * WH + p // WW % WH
+    ow = window % (OW // WW) * WW + p % WW
+    at_x = ((od * SD * H + oh * SH) * W + ow * SW)[:, None] * CP
     at_w = channels[:, None] * PADDED_K
     plane = batch.to(tl.int64) * (D * H * W * CP)
     x += SKEW + plane
@@ -256,6 +262,7 @@ def _write_product(detail: Convolution, knobs: StagedSettings) -> str:
         "high, low, exponents, w_high, w_low, w_exponents, out",
         *output_arguments(detail),
         window_arguments(detail, staged_sizes(detail)),
+        ", ".join(f"W{axis}={size}" for axis, size in zip("DHW", detail.window, strict=True)),
         f"CP={padded_c}, COP={padded_out}, PADDED_K={contraction(detail, knobs.block_k)}",
         f"VECTOR={min(8, padded_c)}, SKEW={knobs.skew}, TERMS={knobs.terms}, "
         f"PROMOTE={promote_steps(detail, knobs)}, COMPENSATED={is_compensated(knobs)}",

@@ -9,7 +9,9 @@ be tried.
 import math
 from collections.abc import Sequence
 
+from kmem.codegen.closing import close_sites
 from kmem.codegen.convolution import Convolution, find_convolutions
+from kmem.codegen.pooled_tile import pool_sites
 from kmem.codegen.rates import by_card, ceiling
 from kmem.codegen.staged_conv import emit_staged, is_compensated, is_long, promote_steps
 from kmem.codegen.staged_operands import (
@@ -30,6 +32,9 @@ MIN_ROWS = 64  # of a warp group's product. Source: PTX ISA, wgmma.mma_async sha
 MAX_STAGED = 2**31 - 1  # elements of one image: offsets within it are 32-bit
 #: Sums of a thread; of its 255 registers addresses take the rest.
 MIN_THREAD_SUMS, MAX_THREAD_SUMS = 4, 192
+#: Of those in windows: 128 of them spilled 1,648 bytes behind a hardswish, 1,960 behind a tanh
+#: (sm_90, Triton 3.9), for windows go through shared memory as a tile of their own.
+_MAX_POOLED_SUMS = 64
 _MOST_REGISTERS, _OTHER_REGISTERS = 255, 60
 #: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1,
 #: problems 50, 54, 57, 58, 64, 86) and ranks. From L2 to shared memory, all SMs together; and how
@@ -74,7 +79,8 @@ class StagedConv(Recipe):
         self.terms = terms
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        return [site for site in find_convolutions(graph) if self._fits(_convolution(site))]
+        sites = pool_sites(graph, close_sites(graph, find_convolutions(graph)))
+        return [site for site in sites if self._fits(_convolution(site))]
 
     def _fits(self, detail: Convolution) -> bool:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases).
@@ -85,13 +91,14 @@ class StagedConv(Recipe):
     def space(self, site: Site, device: Device) -> Space:
         detail = _convolution(site)
         widest = max(16, min(256, next_power_of_two(detail.group_out)))
+        least = widest if detail.is_closed else widest // 2
         channels = (16, 32, 64, 128, 256)
         padded = staged_channels(detail)
         deepest = max(16, next_power_of_two(padded * detail.taps))
         knobs = {
             "terms": (self.terms,),
             "block_p": (64, 128, 256),
-            "block_co": tuple(count for count in channels if widest // 2 <= count <= widest),
+            "block_co": tuple(count for count in channels if least <= count <= widest),
             "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
             "copy_bytes": (8, 16) if padded % 8 == 0 else (8,),
             "warps": (4, 8),
@@ -202,6 +209,8 @@ def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> boo
     # An operand of the epilogue as large as the tile is in registers beside the sums. Source:
     # tile-matmul, where it spilled.
     most = MAX_THREAD_SUMS if not detail.full_operands else MAX_THREAD_SUMS // 2
+    if detail.is_pooled:
+        most = _MAX_POOLED_SUMS
     if not MIN_THREAD_SUMS <= _thread_sums(detail, knobs, device) <= most:
         return False
     # Warps beyond the rows of a tile repeat its products.

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from kmem.orchestrate.lineage import kind, origin
 from kmem.problem.traced import TracedProblem
-from kmem.recipes import ACCURACY, Recipe
+from kmem.recipes import ACCURACY, Recipe, find_site
 from kmem.records import (
     Attempt,
     ErrorReport,
@@ -55,10 +55,7 @@ def _climbed(
     recipe = recipes.get(choice.recipe)
     if recipe is None:
         return choice
-    site = next(
-        (each for each in recipe.match(traced.graph, traced.contract) if each.name == choice.site),
-        None,
-    )
+    site = find_site(recipe, traced.graph, traced.contract, choice)
     above = recipe.more_accurate(site, dict(choice.knobs), traced.device) if site else None
     return replace(choice, knobs=tuple(sorted(above.items()))) if above else choice
 

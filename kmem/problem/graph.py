@@ -5,8 +5,8 @@ makes a graph, bound.py costs it, recipes match it, and codegen/module.py writes
 an operator means stands in operators/.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -85,6 +85,10 @@ class Node:
         """Names of the values that this node reads, in order, repeats included."""
         yield from _refs(self.args)
         yield from _refs(tuple(self.kwargs.values()))
+
+
+def _hide(node: Node) -> Node:
+    return replace(node, target="hidden.node_.default" if node.is_in_place else "hidden.node")
 
 
 def _refs(arg: Arg) -> Iterator[str]:
@@ -179,6 +183,15 @@ class OpGraph:
         places = self._index.places
         mask = sum(1 << places[node] for node in set(nodes))
         return bool(self._index.ancestors.get(name, 0) & mask)
+
+    def hiding(self, names: Collection[str]) -> "OpGraph":
+        """The same values, with the operators of these nodes unknown: nothing can match them.
+
+        In-place ones are still known to be in place.
+        """
+        return replace(
+            self, nodes=tuple(_hide(node) if node.name in names else node for node in self.nodes)
+        )
 
     def has_one_user(self, name: str) -> bool:
         """Whether exactly one node reads the value and it is not an output.

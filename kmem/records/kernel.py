@@ -9,12 +9,17 @@ from kmem.records.problem import Bound
 
 @dataclass(frozen=True, slots=True)
 class SiteChoice:
-    """Which recipe wrote one site of the graph, and with which knobs (sorted by name)."""
+    """Which recipe wrote one site of the graph, and with which knobs (sorted by name).
+
+    `members` are the nodes of a site that the recipe finds only where the nodes around it belong to
+    others; None for one that it finds in the whole graph.
+    """
 
     site: str
     operator: str
     recipe: str
     knobs: tuple[tuple[str, Knob], ...]
+    members: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)
 
 
 @dataclass(frozen=True, slots=True)

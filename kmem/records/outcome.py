@@ -72,12 +72,15 @@ class Outcome:
     def hash(self) -> str:
         """A hash over every field: the same measurement merged twice is one outcome.
 
-        What is not known of later fields (seed, prediction, derived figures) is left out, so that
-        outcomes from before there were such fields keep their hash.
+        What is not known of later fields (seed, prediction, derived figures, members) is left
+        out, so that outcomes from before there were such fields keep their hash.
         """
         data = asdict(self)
         if data["signature"] is not None and data["signature"]["derived"] is None:
             del data["signature"]["derived"]
+        for choice in data["choices"]:
+            if choice["members"] is None:
+                del choice["members"]
         for name in ("seed", "predicted_ms", "claims"):
             if data[name] is None:
                 del data[name]

@@ -101,7 +101,9 @@ def _fused(finished: FinishedRun) -> list[str]:
         if known is not None and choice in known.rewritings:
             lines.append(f"- rewritten by {choice.recipe}: {known.rewritings[choice]}")
             continue
-        nodes = known.nodes.get((choice.recipe, choice.site), ()) if known is not None else ()
+        nodes = choice.members or ()
+        if not nodes and known is not None:
+            nodes = known.nodes.get((choice.recipe, choice.site), ())
         what = f": {', '.join(nodes)} as one" if len(nodes) > 1 else ""
         lines.append(
             f"- `{choice.site}` ({choice.operator}) by {choice.recipe}{what}; "

@@ -16,6 +16,7 @@ _OPERATORS = (
     "vector_norm",
     "sum",
     "mean",
+    "adaptive_pool",
     "variance",
 )
 RECIPE = RowRecipe("norm", _OPERATORS, element_output=True)

@@ -5,6 +5,7 @@ from kmem.codegen.row_recipe import RowRecipe
 _OPERATORS = (
     "sum",
     "mean",
+    "adaptive_pool",
     "max",
     "min",
     "prod",

@@ -7,6 +7,7 @@ plane of the output: all of it if no tap reaches its depth, else the rows before
 taps.
 """
 
+from kmem.codegen.chain import Chain
 from kmem.codegen.windows import WindowAxis, phase_taps
 from kmem.records import content_hash
 
@@ -43,7 +44,7 @@ def kmem_fill_run(y, start, length, value, VECTOR: tl.constexpr, BLOCK: tl.const
 _FILL = '''
 @triton.jit
 def {name}(
-    y, bias,
+    y, bias,{pointers}
     SAMPLES: tl.constexpr, COUT: tl.constexpr,
     OD: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     HAS_BIAS: tl.constexpr, VECTOR: tl.constexpr,
@@ -57,17 +58,19 @@ def {name}(
         plane = first + step
         phase = plane % OD % {sd}
         length = tl.where({has_taps}, {lead} * OW if {lead} < OH else OH * OW, OH * OW)
-        value = 0.0
+        channel = plane // OD % COUT
+        value = (plane * 0).to(y.dtype.element_ty)
         if HAS_BIAS:
-            value = tl.load(bias + plane // OD % COUT)
+            value = tl.load(bias + channel)
+        value = ({value}).to(y.dtype.element_ty)
         kmem_fill_run(y, plane.to(tl.int64) * (OH * OW), length, value, VECTOR, {block})
 '''
 
 
-def write_fill(depth: WindowAxis, height: WindowAxis) -> tuple[str, str]:
+def write_fill(depth: WindowAxis, height: WindowAxis, chain: Chain) -> tuple[str, str]:
     """(name, source) of the device function by which every program fills its share.
 
-    It writes runs of rows by FILL_RUN.
+    It writes runs of rows by FILL_RUN. The chain is one that knows no places: a run has one value.
     """
     tapped = [phase for phase, taps in enumerate(phase_taps(depth)) if taps.count]
     structure = {
@@ -75,6 +78,8 @@ def write_fill(depth: WindowAxis, height: WindowAxis) -> tuple[str, str]:
         "has_taps": " | ".join(f"(phase == {phase})" for phase in tapped),
         "lead": min(phase for phase, taps in enumerate(phase_taps(height)) if taps.count),
         "block": FILL_BLOCK,
+        "pointers": "".join(f" {name}," for name in chain.pointers),
+        "value": chain.call("value", "plane // (OD * COUT), channel, plane >= 0, 0, plane >= 0"),
     }
     nameless = _FILL.format(name="", **structure)
     name = f"kmem_fill_{content_hash(nameless)[:10]}"

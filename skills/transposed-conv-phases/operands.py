@@ -119,7 +119,7 @@ def write_staging(detail: Transposed, knobs: PhaseSettings) -> list[str]:
     return [
         f"staged = torch.empty({skew + parts * size_x}, dtype=x.dtype, device=x.device)",
         f"packed = torch.empty({skew + parts * size_w}, dtype=w.dtype, device=w.device)",
-        f"y = torch.empty({tuple(detail.output)!r}, dtype=x.dtype, device=x.device)",
+        f"y = torch.empty({detail.stored!r}, dtype=x.dtype, device=x.device)",
         f"rounded = {'True' if parts == 2 else 'tf32'}",
         _write_stage(detail, skew, size_x if parts == 2 else 0),
         _write_pack(detail, knobs, skew, size_w if parts == 2 else 0),

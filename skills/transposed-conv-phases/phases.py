@@ -19,19 +19,18 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from kmem.codegen.calls import write_launch, write_launch_function
+from kmem.codegen.chain import Chain
 from kmem.codegen.windows import Taps, WindowAxis, has_empty_rows, lattice_size, phase_taps
-from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.records import DTYPE_BYTES, content_hash
+from kmem.problem.sizes import next_power_of_two
+from kmem.records import content_hash
 
 from .empty_rows import write_fill
-from .operands import write_staging
-from .transposed import VECTOR_BYTES, PhaseSettings, Transposed, staged_axis, staged_channels
+from .transposed import Transposed, staged_axis
 
 FILL_TURN = 128  # programs; about as many as SMs, so that those of one SM differ
 TAIL_LANES = 32
 #: Columns of a line of text, and the indent of what _STORE stores.
-_COLUMNS, _STORED_INDENT = 100, 16
+_COLUMNS, _STORED_INDENT = 100, 12
 
 _HEAD = """
 @triton.jit
@@ -52,7 +51,7 @@ def {name}(
 
 _FILL_TURN = """
     if pid // {programs} % 2 == {turn}:
-        {fill}(y, {bias}, SAMPLES, COUT, OD, OH, OW, {has_bias}, VECTOR)
+        {fill}({fill_pointers}, SAMPLES, COUT, OD, OH, OW, {has_bias}, VECTOR)
 """
 
 _POSITION = """
@@ -70,16 +69,17 @@ _POSITION = """
     x_n = x + SKEW + (n * GROUPS + group).to(tl.int64) * (PD * PH * PW * CP)
     w_at = w + SKEW + (group * COP + co)[:, None] * ({taps} * CP)
     r = row_block * ROWS + tl.arange(0, ROWS)
+    kept = {kept}
     y_at = (
         y
-        + (n * COUT + group * COG).to(tl.int64) * (OD * OH * OW)
-        + co[:, None, None] * (OD * OH * OW)
+        + (n * {channels} + group * COG).to(tl.int64) * (OD * OH * OW)
+        + kept[:, None, None] * (OD * OH * OW)
     )
     bias_row = {bias}
-    empty = (
-        tl.zeros((BLOCK_CO, ROWS, COLUMNS), y.dtype.element_ty)
-        + bias_row.to(y.dtype.element_ty)[:, None, None]
-    )
+    channel = (group * COG + co)[:, None, None]
+    made = (kept < {limit})[:, None, None]
+    nothing = {nothing}
+    empty = tl.broadcast_to(nothing, ({made}, ROWS, COLUMNS))
 """
 
 _BIAS = "tl.load(bias + group * COG + co, mask=co < COG, other=0.0).to(tl.float32)"
@@ -144,15 +144,15 @@ _MULTIPLY = """
 
 _RESULT = """
         {target}_{b} = tl.reshape(
-            tl.trans((acc_{b} + bias_row[None, :]).to(y.dtype.element_ty)),
-            (BLOCK_CO, ROWS, COLUMNS),
+            tl.trans({value}.to(y.dtype.element_ty)),
+            ({made}, ROWS, COLUMNS),
         )
 """
 
 _ROW = """
         oh = tl.minimum(r % LB_{index} * BAND, LH_{index} - BAND) * {sh} + {at}
         row = ((r // LB_{index} * {sd} + {phase_d}) * OH * OW + oh * OW)[None, :, None]
-        ok = (co < COG)[:, None, None] & (r < LD_{index} * LB_{index})[None, :, None]
+        inside = (r < LD_{index} * LB_{index})[None, :, None]
 """
 
 # What follows the last column with taps: columns of phases without any, and the rows up to the next
@@ -162,27 +162,24 @@ _STORE_TAIL = """
             left = ((OH - oh) * OW)[None, :, None]
             for first in range(TAIL, {gap} * OW, {lanes}):
                 behind = first + tl.arange(0, {lanes})[None, None, :]
-                nothing = tl.broadcast_to(
-                    bias_row.to(y.dtype.element_ty)[:, None, None], (BLOCK_CO, ROWS, {lanes})
-                )
+                none = tl.broadcast_to(nothing, ({made}, ROWS, {lanes}))
+                reached = inside & (behind < left) & (behind < {gap} * OW)
                 tl.store(
                     y_at + (row + behind),
-                    nothing,
-                    mask=ok & (behind < left) & (behind < {gap} * OW),
+                    {none},
+                    mask=made & reached,
                 )
 """
 
 _STORE = """
         lane = tl.arange(0, COLUMNS * {lanes})[None, None, :]
         ow = {place}
-        tl.store(
-            y_at + (row + ow),
-            tl.reshape(
-                {value},
-                (BLOCK_CO, ROWS, COLUMNS * {lanes}),
-            ),
-            mask={mask},
+        reached = {mask}
+        whole = tl.reshape(
+            {value},
+            ({made}, ROWS, COLUMNS * {lanes}),
         )
+        tl.store(y_at + (row + ow), {whole}, mask=made & reached)
 """
 
 
@@ -194,31 +191,31 @@ class _Phase:
     taps: Taps
 
 
-def write_phase_kernel(axes: Sequence[WindowAxis], *, has_bias: bool, band: int) -> tuple[str, str]:
+def write_phase_kernel(detail: Transposed, band: int) -> tuple[str, str]:
     """(name, source) of the kernel for one structure.
 
     A program computes `band` lattice rows of each that it has.
 
-    Arguments: x and w (staged and packed by operands.py), y, bias if there is one, then constexprs
-    as `write_phase_launcher` passes them.
+    Arguments: x and w (staged and packed by operands.py), y, bias if there is one, what the chain
+    reads, then constexprs as `write_phase_launcher` passes them.
     """
+    axes, chain = detail.axes, detail.chain
     depth, height = axes[:2]
     width = axes[2]
-    by_depth, by_height = _phases(depth), _phases(height)
+    by_depth, by_height = tapped_phases(depth), tapped_phases(height)
     parts = list(product(by_depth, by_height))
     fills = has_empty_rows(axes)
-    fill_name, fill_source = write_fill(depth, height) if fills else ("", "")
+    fill_name, fill_source = write_fill(depth, height, chain) if fills else ("", "")
     # Programs that meet on one SM fill at different times, so that some multiply while others
     # write.
-    early, late = (
-        _write_fill_turn(turn, fill_name, has_bias=has_bias) if fills else "" for turn in (0, 1)
-    )
+    early, late = (_write_fill_turn(turn, fill_name, detail) if fills else "" for turn in (0, 1))
     body = early + _cut(
         _POSITION,
         parts=len(parts),
-        bias=_BIAS if has_bias else _NO_BIAS,
+        bias=_BIAS if detail.has_bias else _NO_BIAS,
         taps=prod(axis.kernel for axis in axes),
         sw=width.stride,
+        **_write_kept(chain),
     )
     gaps = _gaps(by_height, height.stride)
     for index, (at_depth, at_height) in enumerate(parts):
@@ -230,14 +227,16 @@ def write_phase_kernel(axes: Sequence[WindowAxis], *, has_bias: bool, band: int)
             names.append(f"phase_{place}" if taps.count else "")
             if taps.count:
                 window = (at_depth.taps, at_height.taps, taps)
-                body += _write_product(names[-1], axes, window, band)
+                body += _write_product(names[-1], detail, window, band)
         gap = gaps[at_height.index]
         for b in range(band):
             body += _cut(_ROW, at=b * height.stride + at_height.index, **strides)
             if gap * width.out > lattice_size(width) * width.stride:
-                body += _cut(_STORE_TAIL, gap=gap, lanes=TAIL_LANES)
-            body += _write_row([f"{name}_{b}" if name else "empty" for name in names])
-    pointers = "x, w, y, bias" if has_bias else "x, w, y"
+                none = _write_stored(chain, "none", "row + behind")
+                tail = {"gap": gap, "lanes": TAIL_LANES, "made": _made(chain)}
+                body += _cut(_STORE_TAIL, none=none, **tail)
+            body += _write_row([f"{name}_{b}" if name else "empty" for name in names], chain)
+    pointers = ", ".join(["x, w, y", *detail.pointers])
     name = f"_phases_{content_hash(pointers, body, late)[:10]}"
     kernel = _cut(_HEAD, name=name, pointers=pointers) + body + late
     return name, f"{fill_source}\n\n\n{kernel}" if fills else kernel
@@ -248,7 +247,7 @@ def _cut(template: str, **values: object) -> str:
     return template.removeprefix("\n").format(**values)
 
 
-def _phases(axis: WindowAxis) -> list[_Phase]:
+def tapped_phases(axis: WindowAxis) -> list[_Phase]:
     """The phases of an axis that have taps."""
     return [_Phase(phase, taps) for phase, taps in enumerate(phase_taps(axis)) if taps.count]
 
@@ -262,14 +261,50 @@ def _gaps(phases: Sequence[_Phase], stride: int) -> dict[int, int]:
     }
 
 
-def _write_fill_turn(turn: int, fill: str, *, has_bias: bool) -> str:
+def _made(chain: Chain) -> str:
+    """Channels of a tile of results."""
+    return "1" if chain.leaves_row else "BLOCK_CO"
+
+
+def _write_kept(chain: Chain) -> dict[str, str]:
+    """Which channels are stored, and what is stored where no tap reaches."""
+    nothing = "bias_row.to(y.dtype.element_ty)[:, None, None]"
+    if chain.reduces:
+        closed = _write_closed(chain, "bias_row[None, :]")
+        nothing = f"tl.trans({closed}.to(y.dtype.element_ty))[:, :, None]"
+    kept = {"kept": "co", "channels": "COUT", "limit": "COG"}
+    if chain.leaves_row:
+        kept = {"kept": "tl.arange(0, 1)", "channels": "1", "limit": "1"}
+    return {**kept, "nothing": nothing, "made": _made(chain)}
+
+
+def _write_closed(chain: Chain, value: str) -> str:
+    """A tile (positions, channels) after a chain that reduces it."""
+    return chain.call(value, "n, co[None, :], (co < COG)[None, :], 0, True")
+
+
+def _write_stored(chain: Chain, value: str, place: str) -> str:
+    """A tile of results as it is stored: after a chain that does not reduce it."""
+    if not chain.name or chain.reduces:
+        return value
+    return f"{chain.call(value, f'n, channel, made, {place}, reached')}.to(y.dtype.element_ty)"
+
+
+def _write_fill_turn(turn: int, fill: str, detail: Transposed) -> str:
     """Half of the programs fill their share of the rows without taps."""
-    bias = "bias" if has_bias else "y"
-    return _cut(_FILL_TURN, programs=FILL_TURN, turn=turn, fill=fill, bias=bias, has_bias=has_bias)
+    bias = "bias" if detail.has_bias else "y"
+    return _cut(
+        _FILL_TURN,
+        programs=FILL_TURN,
+        turn=turn,
+        fill=fill,
+        fill_pointers=", ".join(["y", bias, *detail.chain.pointers]),
+        has_bias=detail.has_bias,
+    )
 
 
 def _write_product(
-    target: str, axes: Sequence[WindowAxis], window: tuple[Taps, Taps, Taps], band: int
+    target: str, detail: Transposed, window: tuple[Taps, Taps, Taps], band: int
 ) -> str:
     """Sum the products of a phase into `target`_0, `target`_1, ...
 
@@ -278,6 +313,7 @@ def _write_product(
     In a band an input row is read once for all rows that it reaches, and the taps along height are
     unrolled.
     """
+    axes, chain = detail.axes, detail.chain
     kh, kw = axes[1].kernel, axes[2].kernel
     d, h = (_from_staged(taps, axis) for taps, axis in zip(window[:2], axes[:2], strict=True))
     w = _from_staged(window[2], axes[2])
@@ -311,7 +347,11 @@ def _write_product(
         text += _cut(_LOAD, name=f"weight_{tap}", at=at, low="LOW_W")
     for tap in range(len(tap_offsets)):  # neighbours in this order are sums of their own
         text += "".join(_cut(_MULTIPLY, b=b, row=reads[b, tap], tap=tap) for b in range(band))
-    return text + "".join(_cut(_RESULT, target=target, b=b) for b in range(band))
+    for b in range(band):
+        value = f"(acc_{b} + bias_row[None, :])"
+        value = _write_closed(chain, value) if chain.reduces else value
+        text += _cut(_RESULT, target=target, b=b, value=value, made=_made(chain))
+    return text
 
 
 def _from_staged(taps: Taps, axis: WindowAxis) -> Taps:
@@ -320,7 +360,7 @@ def _from_staged(taps: Taps, axis: WindowAxis) -> Taps:
     return Taps(taps.count, taps.first, taps.step, taps.shift - first, taps.shift_step)
 
 
-def _write_row(names: Sequence[str]) -> str:
+def _write_row(names: Sequence[str], chain: Chain) -> str:
     """Store the phases along a row interleaved.
 
     A stride that is no power of two leaves the last lanes of every position masked off.
@@ -331,11 +371,12 @@ def _write_row(names: Sequence[str]) -> str:
     count = len(names)
     lanes = next_power_of_two(count)
     value = _interleave([*names, *["empty"] * (lanes - count)], _STORED_INDENT)
-    place, mask = f"column_block * (COLUMNS * {lanes}) + lane", "ok & (ow < OW)"
+    place, mask = f"column_block * (COLUMNS * {lanes}) + lane", "inside & (ow < OW)"
     if lanes > count:
         place = f"(column_block * COLUMNS + lane // {lanes}) * {count} + lane % {lanes}"
         mask += f" & (lane % {lanes} < {count})"
-    return _cut(_STORE, lanes=lanes, place=place, value=value, mask=mask)
+    whole, made = _write_stored(chain, "whole", "row + ow"), _made(chain)
+    return _cut(_STORE, lanes=lanes, place=place, value=value, mask=mask, whole=whole, made=made)
 
 
 def _interleave(names: Sequence[str], indent: int) -> str:
@@ -349,54 +390,3 @@ def _interleave(names: Sequence[str], indent: int) -> str:
     step = " " * (indent + 4)
     inner = "".join(f"{step}{_interleave(half, indent + 4)},\n" for half in halves)
     return f"tl.join(\n{inner}{' ' * indent})"
-
-
-def write_phase_launcher(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:
-    """`launch(x, w[, bias])`: stage the input, pack the weights, then all phases.
-
-    On the CPU (interpreter) half precision is widened for products, because the interpreter's
-    tl.dot reads bfloat16 as integers.
-    """
-    parameters = ["x", "w", *(["bias"] if detail.has_bias else [])]
-    statements = [
-        "tf32 = not x.is_cpu" if detail.dtype == "float32" else "tf32 = False",
-        *write_staging(detail, knobs),
-        _write_phases(kernel, detail, knobs),
-        "return y",
-    ]
-    return write_launch_function(parameters, statements)
-
-
-def _write_phases(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:
-    """The launch that multiplies and stores."""
-    depth, height = detail.axes[:2]
-    columns = lattice_size(detail.axes[2])
-    padded_out = detail.padded_outputs(knobs.block_co)
-    rows = lattice_size(depth) * ceil_div(lattice_size(height), knobs.band)
-    row_blocks = ceil_div(rows, knobs.rows)
-    parts = len(_phases(depth)) * len(_phases(height))
-    programs = parts * ceil_div(columns, knobs.columns) * row_blocks
-    channels = (
-        staged_channels(detail.group_in, detail.dtype),
-        detail.group_out,
-        padded_out,
-        detail.output[1],
-    )
-    low = (0, 0)
-    if knobs.is_split(detail.dtype):
-        low = (detail.staged_size, detail.packed_size(knobs.block_co))
-    groups = (
-        (*channels, detail.groups, detail.output[0]),
-        tuple(staged_axis(axis)[1] for axis in detail.axes),
-        tuple(axis.out for axis in detail.axes),
-        (columns, row_blocks),
-        (knobs.band, knobs.rows, knobs.columns, knobs.block_co, knobs.block_k),
-        (VECTOR_BYTES // DTYPE_BYTES[detail.dtype], knobs.skew(detail.dtype), *low),
-    )
-    return write_launch(
-        kernel,
-        programs * (padded_out // knobs.block_co) * detail.planes,
-        "staged, packed, y, bias" if detail.has_bias else "staged, packed, y",
-        *(", ".join(map(str, sizes)) for sizes in groups),
-        f"tf32, x.is_cpu, num_warps={knobs.warps}, num_stages={knobs.stages}",
-    )

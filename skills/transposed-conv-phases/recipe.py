@@ -1,12 +1,14 @@
 """Transposed convolution in 1 to 3 dimensions by output phases; see SKILL.md.
 
 Which sites are here; transposed.py has what is computed and the knobs, phases.py and operands.py
-the kernels, empty_rows.py what no tap reaches, tuning.py the knobs' values and times.
+the kernels, launching.py their launches, empty_rows.py what no tap reaches, tuning.py the knobs'
+values and times.
 """
 
 from dataclasses import replace
 from math import prod
 
+from kmem.codegen.chain import Chain, grow_chain, grow_reducing_chain
 from kmem.codegen.parts import STORE_PARTS
 from kmem.codegen.steady import kept_operands
 from kmem.codegen.windows import has_empty_rows, lattice, make_axes, taps_by_phase
@@ -17,11 +19,13 @@ from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device, Knob
 
 from .empty_rows import FILL_RUN
+from .launching import write_phase_launcher
 from .operands import MULTIPLY, PACK_WEIGHT, STAGE_INPUT
-from .phases import write_phase_kernel, write_phase_launcher
+from .phases import write_phase_kernel
 from .transposed import Transposed, read_knobs, staged_size
-from .tuning import PHASE_ROLES, phase_cost_ms, phase_space, takes_bands
+from .tuning import MAX_CHANNELS, PHASE_ROLES, phase_cost_ms, phase_space, takes_bands
 
+_ALWAYS = (STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, MULTIPLY)
 MAX_ROW_STRIDE = 8  # phases along a row that one program keeps in registers
 MAX_PARTS = 64  # phases of depth times height: branches of one kernel text
 _RANKS = {
@@ -38,10 +42,13 @@ class TransposedConvPhases(Recipe):
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
         sites = []
+        taken: set[str] = set()
         for node in graph.nodes:
             detail = _read(graph, node) if node.target in _RANKS else None
             if detail is not None:
-                sites.append(_site(graph, node, detail))
+                chain = _chain(graph, node, detail, taken)
+                sites.append(_site(graph, node, replace(detail, chain=chain)))
+                taken.update(chain.nodes)
         return sites
 
     def space(self, site: Site, device: Device) -> Space:
@@ -65,18 +72,38 @@ class TransposedConvPhases(Recipe):
         if not takes_bands(detail, knobs.band):
             # A setting found at one size is used at others too, which may have fewer rows.
             knobs = replace(knobs, band=1)
-        kernel = write_phase_kernel(detail.axes, has_bias=detail.has_bias, band=knobs.band)
+        kernel = write_phase_kernel(detail, knobs.band)
         fill = (FILL_RUN,) if has_empty_rows(detail.axes) else ()
         return Emission(
-            (STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, MULTIPLY, *fill, kernel),
+            (*_ALWAYS, *fill, *detail.chain.functions, kernel),
             write_phase_launcher(kernel[0], detail, knobs),
             own_size_only=detail.dtype == "float32" and not knobs.is_split(detail.dtype),
         )
 
 
+def _chain(graph: OpGraph, node: Node, detail: Transposed, taken: set[str]) -> Chain:
+    """What follows a transposed convolution and can be written with it.
+
+    A program holds the channels of a place whole where they are one group and fit a tile. A run of
+    rows that no tap reaches is filled with one value of its channel.
+    """
+    fills = has_empty_rows(detail.axes)
+    if detail.groups == 1 and detail.output[1] <= MAX_CHANNELS and not fills:
+        chain = grow_reducing_chain(graph, node)
+        if chain.reduces and not taken & {*chain.nodes}:
+            return chain
+    chain = grow_chain(graph, node, taken)
+    return Chain() if chain.by_place and fills else chain
+
+
 def _site(graph: OpGraph, node: Node, detail: Transposed) -> Site:
     given = _arguments(node).values()
-    inputs = kept_operands(graph, [arg.name for arg in given if isinstance(arg, Ref)])
+    given = [arg.name for arg in given if isinstance(arg, Ref)]
+    inputs = kept_operands(graph, [*given, *detail.chain.operands])
+    nodes = (node.name, *detail.chain.nodes)
+    made = detail.chain.result or node.name
+    output = Operand(made, graph.spec(made))
+    detail = replace(detail, stored=output.spec.shape)
     products = sum(taps * phases for taps, phases in taps_by_phase(detail.axes).items())
     channels = detail.output[1] * detail.channels_in
     per_sample = lattice(detail.axes) * channels // detail.groups
@@ -85,11 +112,11 @@ def _site(graph: OpGraph, node: Node, detail: Transposed) -> Site:
     return Site(
         name=node.name,
         operator="conv_transpose",
-        nodes=(node.name,),
+        nodes=nodes,
         inputs=inputs,
-        outputs=(Operand(node.name, node.spec),),
+        outputs=(output,),
         detail=detail,
-        bytes=sum(operand.spec.bytes for operand in inputs) + node.spec.bytes,
+        bytes=sum(operand.spec.bytes for operand in inputs) + output.spec.bytes,
         flops=2.0 * detail.output[0] * per_sample * products,
         flags=("algebraic",) if has_zeros else (),
     )

@@ -3,9 +3,10 @@
 Its knobs and the sizes of what is staged are here too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
+from kmem.codegen.chain import Chain
 from kmem.codegen.settings import read_settings
 from kmem.codegen.windows import WindowAxis, lattice_size, phase_taps
 from kmem.problem.sizes import ceil_div
@@ -63,6 +64,18 @@ class Transposed:
     channels_in: int
     groups: int
     has_bias: bool
+    chain: Chain = field(default_factory=Chain)  # what follows
+    stored: tuple[int, ...] = ()  # the shape of what is returned
+
+    @property
+    def pointers(self) -> tuple[str, ...]:
+        """What kernels and the launcher are given beside the two operands and the output."""
+        return (*(("bias",) if self.has_bias else ()), *self.chain.pointers)
+
+    @property
+    def written(self) -> int:
+        """Elements that are stored."""
+        return prod(self.stored)
 
     @property
     def group_in(self) -> int:

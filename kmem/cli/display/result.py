@@ -54,6 +54,7 @@ def result_data(
                 "operator": choice.operator,
                 "recipe": choice.recipe,
                 "knobs": dict(choice.knobs),
+                "members": choice.members,
             }
             for choice in (best.candidate.kernel.choices if best else ())
         ],

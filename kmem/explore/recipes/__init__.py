@@ -1,5 +1,7 @@
 """The author that writes Triton by executable skills; it needs no key, no network and no GPU.
 
+- pieces.py: smaller sites, found where the nodes around them belong to others.
+- cutting.py: the cheapest cut of a graph into sites on offer and the library's nodes.
 - cover.py: which recipe writes which part of the graph.
 - calibration.py: the cost model's ranking of knob settings, corrected by what was measured.
 - evidence.py: the times that kernels of recipes are expected to take, held to measured ones.

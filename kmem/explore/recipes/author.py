@@ -20,7 +20,12 @@ from functools import partial
 
 from kmem.errors import RecipeError
 from kmem.explore.recipes.calibration import calibrate_option, own_experience
-from kmem.explore.recipes.cover import SiteOption, cover_graph, find_options
+from kmem.explore.recipes.cover import (
+    SiteOption,
+    cover_graph,
+    find_options,
+    smaller_options,
+)
 from kmem.explore.recipes.moving import Written, move_of, move_sites, open_move, propose_moves
 from kmem.explore.recipes.writing import total_ms, write_kernel
 from kmem.interfaces import RECIPES, Assignment, Author, Direction, Situation
@@ -203,7 +208,9 @@ class RecipeAuthor(Author):
         # Identity, not equality: comparing graphs node by node would cost as much as it saves.
         kept = self._kept.get(id(traced))
         if kept is None or kept[0] is not traced or kept[1] is not recipes:
-            options = find_options(traced.graphs, recipes, traced.contract, traced.device)
+            asked = traced.graphs, recipes, traced.contract, traced.device
+            options = find_options(*asked)
+            options += smaller_options(*asked, options)
             self._kept[id(traced)] = kept = traced, recipes, options
         return kept[2]
 
@@ -252,30 +259,22 @@ def _cover(
     """
     task, traced = assignment.task, assignment.traced
     inherited = _inherited_sites(assignment)
-    own = [
-        (option.recipe.name, option.site.name)
-        for option in options
-        if option.recipe.name == task.skill
-    ]
-    kept = [(choice.recipe, choice.site) for choice in inherited]
+    own = [option.place for option in options if option.recipe.name == task.skill]
+    kept = [(choice.recipe, choice.site, choice.members) for choice in inherited]
     if _goes_on(assignment):
         # Knobs remembered from another module name its sites, not ours: then every site of the same
         # recipe takes them.
         recipes = {choice.recipe for choice in inherited}
         if not recipes:
             return [] if _inherited(assignment) else None
-        like = [
-            (option.recipe.name, option.site.name)
-            for option in options
-            if option.recipe.name in recipes
-        ]
-        chosen = cover_graph(graph, options, traced.contract, traced.device, prefer=kept + like)
+        like = [option.place for option in options if option.recipe.name in recipes]
+        chosen = cover_graph(graph, options, traced.contract, traced.device, prefer=[kept, like])
         return chosen if {option.recipe.name for option in chosen} & recipes else None
     if task.skill in assignment.rewritten:
         return cover_graph(graph, options, traced.contract, traced.device)
     if not own:
         return None
-    return cover_graph(graph, options, traced.contract, traced.device, prefer=own + kept)
+    return cover_graph(graph, options, traced.contract, traced.device, prefer=[own, kept])
 
 
 def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[list[Settings]]:

@@ -1,29 +1,50 @@
-"""Cut a graph into sites that do not overlap: which recipe writes which part.
+"""Which recipe writes which part of a graph: the sites on offer, and a cut that takes some of them.
 
 What no site covers stays with the vendor's kernels, called through torch.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from kmem.errors import RecipeError, foreign_code
-from kmem.problem.bound import node_cost_ms
+from kmem.explore.recipes.cutting import Offer, cheapest_cut
+from kmem.explore.recipes.pieces import find_smaller_sites
+from kmem.problem.bound import node_costs_ms
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Recipe, Settings, Site, Space
-from kmem.records import Contract, Device, Purity
+from kmem.records import Contract, Device, Purity, SiteChoice
 
 logger = logging.getLogger(__name__)
 
 
+#: A recipe, a site, and its members.
+Place: TypeAlias = tuple[str, str, tuple[str, ...] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class SiteOption:
-    """A site that a recipe can write, with its knob settings ranked by the cost model."""
+    """A site that a recipe can write, with its knob settings ranked by the cost model.
+
+    `members` are the site's nodes where the recipe finds it only without the nodes around it.
+    """
 
     recipe: Recipe
     site: Site
     space: Space
     ranked: tuple[tuple[float, dict], ...]  # (cost_ms, settings)
+    members: tuple[str, ...] | None = None
+
+    @property
+    def place(self) -> Place:
+        """What this is an option for, whatever the knobs."""
+        return self.recipe.name, self.site.name, self.members
+
+    def choice(self, settings: Settings) -> SiteChoice:
+        """This site written at a setting, as records have it."""
+        knobs = tuple(sorted(settings.items()))
+        return SiteChoice(self.site.name, self.site.operator, self.recipe.name, knobs, self.members)
 
     @property
     def best_ms(self) -> float:
@@ -60,14 +81,14 @@ def matching_sites(
 ) -> Iterator[Site]:
     """The sites of one recipe that `find_options` ranks settings for."""
     elsewhere = [
-        {site.name for site in recipe.match(graph, contract)}
+        {(site.name, site.nodes) for site in recipe.match(graph, contract)}
         for workload, graph in graphs.items()
         if workload != "full"
     ]
     for site in recipe.match(graphs["full"], contract):
         if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
             continue
-        if all(site.name in names for names in elsewhere):
+        if all((site.name, site.nodes) in places for places in elsewhere):
             yield site
         else:
             logger.warning(
@@ -89,13 +110,27 @@ def rank_settings(
     )
 
 
-def vendor_ms(graph: OpGraph, site: Site, device: Device, contract: Contract) -> float:
-    """What the vendor's kernels are predicted to take for the nodes of a site."""
-    return sum(
-        node_cost_ms(graph, node, device, contract)
-        for node in graph.nodes
-        if node.name in site.nodes
-    )
+def smaller_options(
+    graphs: Mapping[str, OpGraph],
+    recipes: Mapping[str, Recipe],
+    contract: Contract,
+    device: Device,
+    options: Sequence[SiteOption],
+) -> list[SiteOption]:
+    """Sites that recipes find where nodes around them belong to these options.
+
+    Raises RecipeError: if the code of a recipe raises anything.
+    """
+    known = [(option.recipe.name, option.site) for option in options]
+    found = []
+    for name, site in find_smaller_sites(graphs, recipes, contract, known):
+        recipe = recipes[name]
+        with foreign_code(f"the recipe of {name}", RecipeError):
+            space = recipe.space(site, device)
+            ranked = rank_settings(recipe, site, space.settings(), device)
+        if ranked and all(operand.spec.numel for operand in (*site.inputs, *site.outputs)):
+            found.append(SiteOption(recipe, site, space, ranked, site.nodes))
+    return found
 
 
 def cover_graph(
@@ -104,37 +139,23 @@ def cover_graph(
     contract: Contract,
     device: Device,
     *,
-    prefer: Sequence[tuple[str, str]] = (),
+    prefer: Sequence[Collection[Place]] = (),
 ) -> list[SiteOption]:
-    """Pick options that share no node.
+    """Options that share no node, in graph order: the cut with the least predicted time.
 
-    `prefer` names (recipe, site) pairs that go first whatever is predicted. The others are taken by
-    predicted saving over the vendor's kernels, largest first, and only if they save (under
-    Purity.TRITON always).
+    The library is one more way to write a node, at what the vendor's kernels are predicted to take;
+    under Purity.TRITON it gets only what nothing else writes. `prefer` names what is taken whatever
+    is predicted; an option of one collection goes before all of those that follow.
     """
-    preferred = {pair: place for place, pair in enumerate(prefer)}
-    saving = {
-        id(option): vendor_ms(graph, option.site, device, contract) - option.best_ms
+    prizes: dict[Place, int] = {}
+    prize = 1
+    for places in reversed(prefer):
+        prizes.update(dict.fromkeys(places, prize))
+        prize *= len(options) + 1
+    offers = [
+        Offer(frozenset(option.site.nodes), option.best_ms, prizes.get(option.place, 0))
         for option in options
-    }
-    order = sorted(
-        options,
-        key=lambda option: (
-            preferred.get((option.recipe.name, option.site.name), len(preferred)),
-            -saving[id(option)],
-            option.recipe.name,
-        ),
-    )
-    taken: set[str] = set()
-    chosen = []
-    for option in order:
-        wanted = (
-            (option.recipe.name, option.site.name) in preferred
-            or saving[id(option)] > 0
-            or contract.purity is Purity.TRITON
-        )
-        if wanted and not taken & set(option.site.nodes):
-            chosen.append(option)
-            taken |= set(option.site.nodes)
-    places = {node.name: place for place, node in enumerate(graph.nodes)}
-    return sorted(chosen, key=lambda option: min(places[name] for name in option.site.nodes))
+    ]
+    library_ms = node_costs_ms(graph, device, contract)
+    wholly = contract.purity is Purity.TRITON
+    return [options[place] for place in cheapest_cut(graph, offers, library_ms, wholly=wholly)]

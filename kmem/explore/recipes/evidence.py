@@ -16,7 +16,7 @@ from functools import cached_property
 from kmem.explore.recipes.calibration import setting_distances
 from kmem.problem.bound import node_cost_ms
 from kmem.problem.traced import TracedProblem
-from kmem.recipes import Recipe, Site
+from kmem.recipes import Recipe, Site, find_site
 from kmem.records import MeasuredKernel, SiteChoice
 from kmem.rewrites import Rewrites
 
@@ -39,6 +39,10 @@ class _Parts:
         return self.sites_ms + self.library_ms
 
 
+def _place(choice: SiteChoice) -> tuple[object, ...]:
+    return choice.recipe, choice.site, choice.members
+
+
 class MeasuredEstimates:
     """Expected times of kernels of one problem; asks recipes for their sites once."""
 
@@ -59,7 +63,7 @@ class MeasuredEstimates:
         self._traced = traced
         self._recipes = recipes
         self._given = measured
-        self._sites: dict[tuple[str, str], dict[str, Site]] = {}
+        self._sites: dict[tuple[object, ...], Site | None] = {}
         self._costs: dict[Choices, _Parts | None] = {}  # every candidate asks about all measured
 
     def expect_ms(self, choices: Choices, compiled_ms: float, library_ms: float) -> float:
@@ -122,10 +126,10 @@ class MeasuredEstimates:
 
         None if none was measured: none of the same recipes at the same sites.
         """
-        places = [(choice.recipe, choice.site) for choice in choices]
+        places = [_place(choice) for choice in choices]
         known: list[tuple[Choices, float]] = []
         for other, latency_ms in self._measured.items():
-            if [(choice.recipe, choice.site) for choice in other] == places:
+            if [_place(choice) for choice in other] == places:
                 parts = self._parts(other)
                 if parts is not None:
                     known.append((other, math.log(latency_ms / parts.total_ms)))
@@ -175,8 +179,7 @@ class MeasuredEstimates:
         recipe = self._recipes.get(choice.recipe)
         if recipe is None:
             return None
-        key = choice.recipe, traced.graph.hash
+        key = choice.recipe, choice.site, choice.members, traced.graph.hash
         if key not in self._sites:
-            matched = recipe.match(traced.graph, traced.contract)
-            self._sites[key] = {site.name: site for site in matched}
-        return self._sites[key].get(choice.site)
+            self._sites[key] = find_site(recipe, traced.graph, traced.contract, choice)
+        return self._sites[key]

@@ -25,13 +25,7 @@ class Written:
     def choices(self, settings: Sequence[Settings]) -> tuple[SiteChoice, ...]:
         """The choices of a kernel with other settings at these sites."""
         sites = (
-            SiteChoice(
-                option.site.name,
-                option.site.operator,
-                option.recipe.name,
-                tuple(sorted(setting.items())),
-            )
-            for option, setting in zip(self.cover, settings, strict=True)
+            option.choice(setting) for option, setting in zip(self.cover, settings, strict=True)
         )
         return (*self.steps, *sites)
 

@@ -9,7 +9,7 @@ from kmem.errors import RecipeError, foreign_code
 from kmem.explore.recipes.cover import SiteOption
 from kmem.interfaces import Assignment
 from kmem.problem.graph import OpGraph
-from kmem.recipes import Settings
+from kmem.recipes import Settings, find_site
 from kmem.records import Contract, Device, Kernel, SiteChoice
 
 
@@ -72,10 +72,8 @@ def plan_site(
 
     Raises RecipeError if the recipe's code raises anything.
     """
-    # found: find_options leaves out a site that one of the workloads lacks
-    site = next(
-        site for site in option.recipe.match(graph, contract) if site.name == option.site.name
-    )
+    site = find_site(option.recipe, graph, contract, option.choice(setting))
+    assert site is not None, "options leave out a site that one of the workloads lacks"
     knobs = ", ".join(f"{name} {value}" for name, value in sorted(setting.items()))
     origin = f"{option.recipe.name} with {knobs}" if knobs else option.recipe.name
     with foreign_code(f"the recipe of {option.recipe.name}", RecipeError):

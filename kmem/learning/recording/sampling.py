@@ -40,9 +40,7 @@ class Draft:
     @property
     def choices(self) -> tuple[SiteChoice, ...]:
         return tuple(
-            SiteChoice(
-                option.site.name, option.site.operator, option.recipe.name, knobs_of(setting)
-            )
+            option.choice(setting)
             for option, setting in zip(self.cover, self.settings, strict=True)
         )
 
@@ -88,12 +86,8 @@ def sample_drafts(
     spaces = {name: len(_first(options, name).ranked) for name in names}
     drafts: dict[tuple[SiteChoice, ...], Draft] = {}
     for name, share in _shares(spaces, sampling.count).items():
-        own = [
-            (option.recipe.name, option.site.name)
-            for option in options
-            if option.recipe.name == name
-        ]
-        cover = tuple(cover_graph(graph, options, contract, device, prefer=own))
+        own = [option.place for option in options if option.recipe.name == name]
+        cover = tuple(cover_graph(graph, options, contract, device, prefer=[own]))
         first = next(option for option in cover if option.recipe.name == name)
         there = [knobs for leaders in sampling.elsewhere for knobs in leaders.get(name, ())]
         for rank in _sample_ranks(first, share, sampling.seed, there):

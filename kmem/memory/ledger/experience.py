@@ -94,6 +94,7 @@ def recall_measured(storage: Storage, key: GraphKey, device: str) -> tuple[Measu
                 choice["operator"],
                 choice["recipe"],
                 tuple((name, value) for name, value in choice["knobs"]),
+                tuple(choice["members"]) if "members" in choice else None,
             )
             for choice in record["choices"]
         )

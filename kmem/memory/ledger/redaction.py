@@ -27,7 +27,9 @@ def redact_outcome(outcome: Outcome) -> Outcome:
         structure_hash=REDACTED,
         sizes=(),
         workload=REDACTED,
-        choices=tuple(replace(choice, site=choice.operator) for choice in outcome.choices),
+        choices=tuple(
+            replace(choice, site=choice.operator, members=None) for choice in outcome.choices
+        ),
         # two outcomes of one kernel are still known as such
         source_hash=content_hash(REDACTED, outcome.source_hash),
         parent_hash=None,

@@ -3,11 +3,15 @@
 Formulas are those of the torch documentation of each operator.
 """
 
+from collections.abc import Callable
+
+from kmem.problem.graph import Node
 from kmem.problem.operators.arithmetic import per_input, special_per_input
 from kmem.problem.operators.builder import RegionBuilder
 from kmem.problem.operators.expressions import variable, write_number
 from kmem.problem.operators.row import (
     Call,
+    Layout,
     Operator,
     Parameters,
     Reduced,
@@ -34,6 +38,23 @@ def _given_dims(call: Call) -> Reduced:
     return reduced(call, call["dim"], call["keepdim"])
 
 
+def _unless_of_one(lowering: Reduction) -> Callable[[Call], Reduction | Layout]:
+    """A lowering that knows that a row of one element is its own sum, mean, maximum.
+
+    Where the result keeps the dimensions it is then what is reduced, handed on.
+    """
+
+    def choose(call: Call) -> Reduction | Layout:
+        found = lowering.dims(call)
+        shape = call.spec("x").shape
+        is_of_one = found is not None and found[1] and all(shape[dim] == 1 for dim in found[0])
+        if not is_of_one or isinstance(call.node.output, tuple) and not _leaves_values(call):
+            return lowering
+        return Layout.IDENTITY
+
+    return choose
+
+
 # --- sums, products and extremes
 
 
@@ -46,7 +67,7 @@ def _fold(kind: str) -> Reduction:
     return Reduction(_given_dims, lower)
 
 
-def _lower_mean(build: RegionBuilder, call: Call) -> None:
+def lower_mean(build: RegionBuilder, call: Call) -> None:
     (total,) = build.reduce((f"{call.out}_sum",), "sum", build.read(call.value("x")))
     build.map(call.out, f"tl.div_rn({total}, {write_number(build.columns)})", total)
 
@@ -74,21 +95,31 @@ def _turned(build: RegionBuilder, call: Call, is_minimum: bool) -> str:
     return build.map(f"{call.out}_negated", f"-{source}", source) if is_minimum else source
 
 
-def _lower_extremum(build: RegionBuilder, call: Call, *, is_minimum: bool) -> None:
-    """(values, indices), either alone."""
+def _taken(call: Call) -> list[Node]:
+    """The results of a call with several that are read."""
     graph = call.graph
     users = graph.users(call.node.name)
-    taken = [user for user in users if graph.users(user.name) or user.name in graph.outputs]
-    if taken and all(user.args[1] == 0 for user in taken):
+    return [user for user in users if graph.users(user.name) or user.name in graph.outputs]
+
+
+def _leaves_values(call: Call) -> bool:
+    """Whether of values and places the values alone are read."""
+    taken = _taken(call)
+    return bool(taken) and all(user.args[1] == 0 for user in taken)
+
+
+def lower_extremum(build: RegionBuilder, call: Call, *, is_minimum: bool) -> None:
+    """(values, indices), either alone."""
+    if _leaves_values(call):
         source, kind = build.read(call.value("x")), "min" if is_minimum else "max"
         (value,) = build.reduce((f"{call.out}_value",), kind, source)
-        for user in taken:
+        for user in _taken(call):
             build.map(variable(user.name), value, value)
         return
     source = _turned(build, call, is_minimum)
     value, index = build.reduce((f"{call.out}_value", f"{call.out}_index"), "argmax", source)
     results = (f"-{value}" if is_minimum else value, index)
-    for user in users:
+    for user in call.graph.users(call.node.name):
         place = user.args[1]
         build.map(variable(user.name), results[place], (value, index)[place])
 
@@ -98,16 +129,17 @@ def _extremes(name: str) -> list[Operator]:
     is_minimum = name == "min"
 
     def lower_both(build: RegionBuilder, call: Call) -> None:
-        _lower_extremum(build, call, is_minimum=is_minimum)
+        lower_extremum(build, call, is_minimum=is_minimum)
 
     def lower_index(build: RegionBuilder, call: Call) -> None:
         _lower_index(build, call, is_minimum=is_minimum)
 
     index = Reduction(_given_dims, lower_index, _counts_in_32_bits)
+    both = Reduction(_given_dims, lower_both)
     return [
-        Operator(f"aten.a{name}.default", name, per_input, _DIMS, _fold(name)),
+        Operator(f"aten.a{name}.default", name, per_input, _DIMS, _unless_of_one(_fold(name))),
         Operator(f"aten.{name}.default", name, per_input, _ALL, _fold(name)),
-        Operator(f"aten.{name}.dim", name, per_input, _DIMS, Reduction(_given_dims, lower_both)),
+        Operator(f"aten.{name}.dim", name, per_input, _DIMS, _unless_of_one(both)),
         Operator(f"aten.arg{name}.default", f"arg{name}", per_input, _DIMS, index),
     ]
 
@@ -222,7 +254,12 @@ def _softmax(target: str, name: str, lower) -> Operator:  # noqa: ANN001 - a Red
     )
 
 
-def _plain(targets: str, name: str, given: Parameters, lowering: Reduction) -> list[Operator]:
+def _plain(
+    targets: str,
+    name: str,
+    given: Parameters,
+    lowering: Reduction | Callable[[Call], Reduction | Layout],
+) -> list[Operator]:
     return [
         Operator(f"aten.{target}", name, per_input, given, lowering) for target in targets.split()
     ]
@@ -230,9 +267,9 @@ def _plain(targets: str, name: str, given: Parameters, lowering: Reduction) -> l
 
 ROWS = (
     *_plain("sum.default", "sum", _ALL, _fold("sum")),
-    *_plain("sum.dim_IntList", "sum", _DIMS, _fold("sum")),
-    *_plain("mean.default", "mean", _ALL, Reduction(_given_dims, _lower_mean)),
-    *_plain("mean.dim", "mean", _DIMS, Reduction(_given_dims, _lower_mean)),
+    *_plain("sum.dim_IntList", "sum", _DIMS, _unless_of_one(_fold("sum"))),
+    *_plain("mean.default", "mean", _ALL, Reduction(_given_dims, lower_mean)),
+    *_plain("mean.dim", "mean", _DIMS, _unless_of_one(Reduction(_given_dims, lower_mean))),
     *_plain("prod.default", "prod", _ALL, _fold("prod")),
     *_plain("prod.dim_int", "prod", _DIMS, _fold("prod")),
     *_extremes("max"),
@@ -244,7 +281,7 @@ ROWS = (
         "logsumexp",
         special_per_input,
         _DIMS,
-        Reduction(_given_dims, _lower_logsumexp),
+        _unless_of_one(Reduction(_given_dims, _lower_logsumexp)),
     ),
     _norm("linalg_vector_norm.default"),
     _norm("linalg_norm.default"),

@@ -1,0 +1,35 @@
+"""What share of a device's ceiling the vendor's convolutions reach.
+
+A product comes close to the ceiling; a convolution does not. Source: cuDNN as eager calls it on one
+H200 at torch's default flags (TF32, NCHW), the 35 convolutions of KernelBench's level 1 on
+2026-11-22: 176 to 219 TFLOP/s of a ceiling of 367 with 64 channels and more, a quarter and less of
+that with 8 channels, a twentieth with 3; transposed ones 120 to 210 over planes and 15 to 40 over
+volumes.
+"""
+
+from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.operators.row import Convolution
+from kmem.problem.operators.table import find_operator
+
+_PLAIN = 0.45
+#: Of transposed convolutions over planes, and over volumes.
+_TRANSPOSED, _TRANSPOSED_VOLUMES = 0.4, 0.08
+#: Input channels of a group that fill a step of cuDNN's sums.
+_FULL_CHANNELS = 32
+_VOLUME = 3
+
+
+def convolution_share(graph: OpGraph, node: Node) -> float:
+    """The share of the tensor cores' ceiling that a node reaches; 1.0 if it is no convolution."""
+    operator = find_operator(node.target)
+    if operator is None or not isinstance(operator.lowering, Convolution):
+        return 1.0
+    weight = node.args[1]
+    if not isinstance(weight, Ref):
+        return 1.0
+    shape, lowering = graph.spec(weight.name).shape, operator.lowering
+    if not lowering.is_transposed:
+        return _PLAIN * min(1.0, shape[1] / _FULL_CHANNELS)
+    groups = operator.call(graph, node)["groups"] or 1
+    share = _TRANSPOSED_VOLUMES if lowering.rank == _VOLUME else _TRANSPOSED
+    return share * min(1.0, shape[0] / groups / _FULL_CHANNELS)
