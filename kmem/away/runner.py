@@ -32,7 +32,6 @@ class CrewRunner:
         gpu: bool,
         reference: str | None = None,
         ceilings: str | None = None,
-        expected_s: Callable[[BenchProblem], float] = lambda problem: 0.0,
     ) -> None:
         """Nothing is run yet.
 
@@ -41,7 +40,6 @@ class CrewRunner:
             gpu: whether runs are measured.
             reference: the card that all figures are to come from, as JSON.
             ceilings: the device with the rates that bounds are made of, as JSON.
-            expected_s: how long a problem takes, as far as it is known: the longest is begun first.
         """
         self._desk = desk
         self._home = home
@@ -50,7 +48,6 @@ class CrewRunner:
         self._gpu = gpu
         self._reference = reference
         self._ceilings = ceilings
-        self._expected_s = expected_s
         self._asked = 0
         self._lock = threading.Lock()
 
@@ -85,8 +82,7 @@ class CrewRunner:
                 lambda line: _keep(line, log, on_stage),
                 end,
             )
-            expected_s = self._expected_s(problem)
-            self._desk.add(Work(key, errand.job, errand, expected_s, limit_s, gpu=self._gpu))
+            self._desk.add(Work(key, errand.job, errand, limit_s=limit_s, gpu=self._gpu))
             while not over.wait(_POLL_S):
                 self._desk.check()
                 if stop.is_set():
