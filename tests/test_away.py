@@ -14,13 +14,14 @@ from kmem.away.home import Home
 from kmem.away.runner import CrewRunner
 from kmem.bench.problems import BenchProblem
 from kmem.bench.rows import Exit, RowStatus, make_row
+from kmem.cli.actions.bench_away import Away
 from kmem.devices import named_target
 from kmem.engines.card import Card, marks_of, read_answer, unfit_for
 from kmem.engines.desk import Desk
 from kmem.engines.executor import Wanted
 from kmem.engines.local import LocalExecutor
 from kmem.memory.store import Memory
-from kmem.records import RunState
+from kmem.records import Budget, Contract, Problem, Run, RunState
 
 
 @pytest.fixture
@@ -167,3 +168,22 @@ def test_rates_that_differ_by_more_than_three_in_a_hundred_are_named() -> None:
     assert compare_rates(near, device) == []
     (reason,) = compare_rates(far, device)
     assert reason.startswith("copying at ")
+
+
+def test_problems_that_took_longest_before_are_begun_first_and_unknown_ones_before_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KMEM_DB", str(tmp_path / "kmem.db"))
+    with Memory() as memory:
+        for number, (name, seconds) in enumerate((("short", 5.0), ("long", 50.0))):
+            problem = Problem(name, f"{name}.py", PROBLEM)
+            place = str(tmp_path / name)
+            run = Run(
+                f"r{number}", problem, "h200", Contract(), Budget(), "rw", 0, place, "2026-01-01"
+            )
+            memory.runs.start(run)
+            memory.runs.put_seconds_spent(run.id, seconds)
+    names = ("short", "new", "long")
+    problems = [BenchProblem(name, f"{name}.py", "0" * 16) for name in names]
+    away = Away(None, None, tmp_path, None, (named_target("h200"), False), 1)
+    assert [problem.name for problem in away.longest_first(problems)] == ["new", "long", "short"]

@@ -33,7 +33,6 @@ class CrewRunner:
         reference: str | None = None,
         ceilings: str | None = None,
         candidates: Mapping[str, int] | None = None,
-        expected_s: Callable[[BenchProblem], float] = lambda problem: 0.0,
     ) -> None:
         """Nothing is run yet.
 
@@ -43,7 +42,6 @@ class CrewRunner:
             reference: the card that all figures are to come from, as JSON.
             ceilings: the device with the rates that bounds are made of, as JSON.
             candidates: as those of `OptimizeProcess`.
-            expected_s: how long a problem takes, as far as it is known: the longest is begun first.
         """
         self._desk = desk
         self._home = home
@@ -53,7 +51,6 @@ class CrewRunner:
         self._reference = reference
         self._ceilings = ceilings
         self._candidates = candidates or {}
-        self._expected_s = expected_s
         self._asked = 0
         self._lock = threading.Lock()
 
@@ -89,8 +86,7 @@ class CrewRunner:
                 lambda line: _keep(line, log, on_stage),
                 end,
             )
-            expected_s = self._expected_s(problem)
-            self._desk.add(Work(key, errand.job, errand, expected_s, limit_s, gpu=self._gpu))
+            self._desk.add(Work(key, errand.job, errand, limit_s=limit_s, gpu=self._gpu))
             while not over.wait(_POLL_S):
                 self._desk.check()
                 if stop.is_set():

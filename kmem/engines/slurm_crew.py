@@ -128,8 +128,6 @@ class SlurmCrew(Crew):
         self._place.mkdir(parents=True, exist_ok=True)
         self._at_once = (wanted.gpus or wanted.cpus or 1) * (wanted.jobs if wanted.gpus else 1)
         self._cluster, self._options = _read_address(wanted.address)
-        # without accounting it warns at each look that sacct says nothing; files tell all there is
-        logging.getLogger("submitit").setLevel(logging.ERROR)
         gpu = "slurm" if wanted.gpus else ""
         at_once = _ARRAY if self._cluster == "slurm" else self._at_once
         self._worker = Worker("slurm", gpu=gpu, at_once=at_once)
@@ -150,6 +148,8 @@ class SlurmCrew(Crew):
         """Everything that was started since the last call, as one array."""
         import submitit  # an extra
 
+        # where Slurm keeps no accounts it warns at each look, and the files tell all there is
+        logging.getLogger("submitit").setLevel(logging.ERROR)
         longest_s = max(errand.timeout_s for errand in self._batch)
         seconds = (longest_s if isfinite(longest_s) else _LONGEST_S) + _MARGIN_S
         executor = submitit.AutoExecutor(self._place / "submitit", cluster=self._cluster)

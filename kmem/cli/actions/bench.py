@@ -58,6 +58,7 @@ def run_bench(
     if options.where.executor != "local":
         with interrupt_on_termination(), open_away(root, options, registry) as away:
             manifest, problems = describe_bench(root, paths, options, away.target)
+            problems = away.longest_first(problems)
             with BenchDirectory(root) as directory:
                 _begin(directory, manifest, problems, options)
                 runner = away.runner(manifest.settings, _candidates(manifest.settings))

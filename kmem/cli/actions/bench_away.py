@@ -1,6 +1,7 @@
 """A bench on the workers of a crew."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import click
 
 from kmem.away.home import Home
 from kmem.away.runner import CrewRunner
+from kmem.bench.problems import BenchProblem
 from kmem.bench.results import Settings
 from kmem.cli.actions.crews import (
     Reference,
@@ -37,6 +39,15 @@ class Away:
     reference: Reference | None
     target: tuple[Device, bool]
     at_once: int  # problems that are handed to the desk
+
+    def longest_first(self, problems: Sequence[BenchProblem]) -> tuple[BenchProblem, ...]:
+        """The problems by how long their runs took before, those that nobody ran first of all."""
+        with Memory.to_read() as memory:
+            spent_s = {
+                entry.run.problem.name: memory.runs.seconds_spent(entry.run.id)
+                for entry in memory.run_entries.all()
+            }
+        return tuple(sorted(problems, key=lambda problem: -spent_s.get(problem.name, math.inf)))
 
     def runner(self, settings: Settings, candidates: Mapping[str, int]) -> CrewRunner:
         """What runs problems there; arguments as of `OptimizeProcess`."""
