@@ -22,7 +22,8 @@ def ask(module: str, question: Mapping[str, Any], *, gpu: bool, timeout_s: float
 
     Raises ExecutorError: if there is none, with what was said last.
     """
-    environment = dict(os.environ)
+    # a kernel that does not take what it is given must not hide behind what it replaces
+    environment = {**os.environ, "KMEM_STRICT": "1"}
     environment.pop("TRITON_INTERPRET", None)
     if not gpu:
         environment["TRITON_INTERPRET"] = "1"
