@@ -13,6 +13,11 @@ def kernel_address(run_id: str, kernel: str) -> str:
     return f"{run_address(run_id)}/kernels/{quote(kernel, safe='')}"
 
 
+def model_address(run_id: str) -> str:
+    """The page of the whole model that a run's problem is a piece of."""
+    return f"{run_address(run_id)}/model"
+
+
 def skill_address(name: str) -> str:
     """The page of a skill."""
     return f"/skills/{quote(name, safe='')}"

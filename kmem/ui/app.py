@@ -40,6 +40,7 @@ from kmem.ui.pages.run import show_run
 from kmem.ui.pages.run_story import read_story
 from kmem.ui.pages.runs import show_runs
 from kmem.ui.pages.skills import Shelf, show_skill, show_skills
+from kmem.ui.pages.whole_model import show_model
 from kmem.ui.processes import Processes, Started, stop
 from kmem.ui.reader import Reader
 from kmem.ui.rendering import STATIC, render
@@ -79,6 +80,7 @@ def create_app(parts: Parts, keys: Keys) -> Starlette:
         site.page("/", show_runs, "Runs"),
         site.page("/runs/{run}", show_run, "Runs"),
         site.page("/runs/{run}/kernels/{kernel}", show_kernel, "Runs"),
+        site.page("/runs/{run}/model", show_model, "Runs"),
         site.page("/compare", show_comparison, "Runs"),
         site.page("/problems", show_problems, "Problems"),
         site.page("/problems/{problem:path}", show_problem, "Problems"),

@@ -2,6 +2,7 @@
 
 - run_story.py: all that memory has of one run.
 - module_map.py: where the module's own time goes, for the pages of a run and of a problem.
+- whole_model.py: a whole model, piece by piece, for runs on its pieces.
 - runs.py: the list of runs.
 - run.py: one run: verdict, staircase, candidates, descent, rounds.
 - kernel_tables.py: the tables of a candidate: errors, claims, metrics, launches.

@@ -21,6 +21,7 @@ from kmem.ui.figures import (
 from kmem.ui.live import listen_to_run
 from kmem.ui.pages.module_map import view_module
 from kmem.ui.pages.run_story import RunStory, read_story
+from kmem.ui.pages.whole_model import model_of
 from kmem.ui.plots.genealogy import choose_kin, grow_tree
 from kmem.ui.plots.staircase import draw_staircase
 from kmem.ui.requests import Export, Page, PageRequest
@@ -85,6 +86,7 @@ def show_run(memory: Memory, request: PageRequest) -> Page | Export:
     content = {
         **run_content(story, table, baselines, rounds=request.part("rounds")),
         "module": module,
+        "model_href": model_of(story.run),
         "live": live if going else "",
         "diary": read_diary(Path(story.run.out_dir), _SAID_SHOWN) if going else (),
         "others": _others(memory, story),
@@ -146,6 +148,7 @@ def run_content(
         "baselines": baselines,
         "diary": (),
         "module": None,
+        "model_href": "",
         "others": (),
         "problem_href": problem_address(story.run.problem.name),
         "story": story,

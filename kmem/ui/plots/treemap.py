@@ -1,4 +1,4 @@
-"""A treemap: where the time of one forward goes, an area for each launch or part of the module.
+"""A treemap: where the time of one forward goes, an area for each launch, part or piece.
 
 Areas are as near to squares as a row-wise filling makes them. Source: Bruls, Huizing, van Wijk,
 "Squarified Treemaps", 2000.
@@ -11,6 +11,7 @@ from kmem.problem.breakdown import Breakdown, TimePart
 from kmem.records import Profile
 from kmem.ui.figures import describe_ms
 from kmem.ui.plots.frame import WIDTH
+from kmem.whole.state import ModelState, PieceState, PieceStatus
 
 HEIGHT = 240
 #: More would be slivers: the shortest stand together.
@@ -18,6 +19,8 @@ _MOST = 24
 _SHADES = 5
 #: How much faster a part could be, at least, to have each shade but the last.
 _GAINS = (10.0, 5.0, 2.5, 1.5)
+#: Share of a model's time outside its pieces that has an area of its own.
+_REST_SHOWN = 0.001
 #: A letter of a label in pixels, about.
 _LETTER_PX = 7.0
 #: A name that is cut shorter says nothing.
@@ -144,6 +147,41 @@ def _part_tile(part: TimePart, whole: Breakdown, area: _Area) -> Tile:
         f"{part.eager_ms / whole.eager_ms:.0%}; {attainable}",
         place=place if letters >= 6 and area.height >= 58 else "",
     )
+
+
+def draw_pieces(state: ModelState) -> Treemap | None:
+    """The pieces of a model by the time that eager takes for them; shades say how each stands."""
+    shown = [_standing(piece) for piece in state.pieces if piece.eager_ms > 0]
+    rest = state.total_ms - sum(each.time_ms for each in shown)
+    if rest > _REST_SHOWN * state.total_ms:
+        shown.append(_Standing("in no piece", rest, len(PieceStatus), "left to the library"))
+    if not shown:
+        return None
+    shown.sort(key=lambda each: -each.time_ms)
+    areas = fill_area([each.time_ms for each in shown], WIDTH, HEIGHT)
+    total = sum(each.time_ms for each in shown)
+    tiles = []
+    for each, area in zip(shown, areas, strict=True):
+        tile = _tile(each.name, each.time_ms, total, area, each.shade)
+        tiles.append(replace(tile, text=f"{tile.text}; {each.state}"))
+    share = f"{shown[0].time_ms / total:.0%}"
+    summary = f"{shown[0].name} takes {share}; shades say how each piece stands"
+    legend = (*(status.value for status in PieceStatus), "in no piece")
+    return Treemap(tuple(tiles), summary, legend)
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    name: str
+    time_ms: float
+    shade: int
+    state: str
+
+
+def _standing(piece: PieceState) -> _Standing:
+    name = f"{piece.name} ×{piece.calls}" if piece.calls > 1 else piece.name
+    shade = list(PieceStatus).index(piece.status)
+    return _Standing(name, piece.eager_ms * piece.calls, shade, piece.status.value)
 
 
 def _shade(part: TimePart) -> int:
