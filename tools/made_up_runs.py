@@ -43,7 +43,9 @@ from kmem.records import (
     Veto,
 )
 from kmem.run.directory import BREAKDOWN, RunDirectory
+from kmem.run.settings import RunSettings
 from kmem.serialize import to_json
+from kmem.whole.state import ModelSettings, ModelState, PieceState, PieceStatus, write_state
 
 #: Of a decoder's layers, repeated 12 times: where, what, and milliseconds, eager and at least.
 PARTS = (
@@ -64,6 +66,27 @@ PARTS = (
 )
 RUN, EARLIER, LIVE = "20260121-101500-3fa2", "20260120-164000-c9d1", "20260121-111500-77aa"
 MODEL = "20260120-114500-e1d4"
+PIECE = "20260120-121000-a77e"
+PIECES = (
+    PieceState(
+        "attention", "blocks.0.attention", ("linear", "scaled_dot_product_attention", "linear"),
+        12, 0.31, 0.09, (768,), PieceStatus.KEPT, None, 0.17, 171.0,
+    ),
+    PieceState(
+        "mlp", "blocks.0.mlp", ("linear", "gelu", "linear"), 12, 0.22, 0.11, (768,),
+        PieceStatus.KEPT, "20260120-121400-01b2", 0.15, 240.0,
+    ),
+    PieceState(
+        "norm_add", "blocks.0", ("layer_norm", "add"), 24, 0.052, 0.02, (768,),
+        PieceStatus.DROPPED, "20260120-121900-93d0", 0.049, 201.0,
+        "the whole is not faster with it: 1.001x, 95% above 0.997x",
+    ),
+    PieceState(
+        "patches", "embed", ("conv2d", "flatten", "add"), 1, 0.38, 0.1, (), PieceStatus.RUNNING,
+        "20260120-122400-55aa", None, 60.0,
+    ),
+    PieceState("head", "head", ("layer_norm", "linear"), 1, 0.21, 0.05, ()),
+)  # fmt: skip
 BOUND = Bound(1_073_741_824, {"fp32": 1_342_177_280, "special": 134_217_728}, 0.2237, "bytes")
 SOURCE = '''"""softmax: online-softmax at softmax."""
 
@@ -246,6 +269,24 @@ def keep_parts(run: Run) -> None:
     RunDirectory(Path(run.out_dir)).write_text(BREAKDOWN, to_json(whole))
 
 
+def keep_pieces(root: Path, memory: Memory) -> None:
+    """Keep a run on a whole model that is at work, and the run on its first piece."""
+    directory = root / "vit"
+    run = make_named_run(PIECE, root, "attention")
+    run = replace(run, out_dir=str(directory / "runs" / "attention"))
+    end_run(memory, run, keep_run(memory, run, 2.0, 9), 2.0)
+    pieces = [
+        replace(piece, run=run.id if piece.name == "attention" else piece.run) for piece in PIECES
+    ]
+    settings = ModelSettings("problems/models/vit.py", (), "eval", 30.0, RunSettings())
+    state = ModelState(
+        settings, "vit", "h200", False, 8.9, tuple(pieces),
+        (("head.router", "its sizes depend on values"),), 812.0,
+    )  # fmt: skip
+    directory.mkdir()
+    write_state(RunDirectory(directory), state)
+
+
 def fill_memory(path: Path, root: Path) -> Run:
     """Nine runs, one of them at work (it is returned), and a skill with outcomes."""
     names = ("layer_norm", "matmul_odd", "cumsum", "gelu_chain", "softmax")
@@ -259,6 +300,7 @@ def fill_memory(path: Path, root: Path) -> Run:
         model = make_named_run(MODEL, root, "decoder")
         keep_parts(model)
         end_run(memory, model, keep_run(memory, model, 14.0, 9), 14.0)
+        keep_pieces(root, memory)
         earlier = make_named_run(EARLIER, root, "softmax")
         end_run(memory, earlier, keep_run(memory, earlier, 1.2, 9), 1.2)
         run = make_named_run(RUN, root, "softmax")

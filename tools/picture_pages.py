@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from chromium import Browser, open_browser
-from made_up_runs import EARLIER, LIVE, RUN, SAID, fill_memory
+from made_up_runs import EARLIER, LIVE, PIECE, RUN, SAID, fill_memory
 from page_server import serve_page
 from PIL import Image
 
@@ -91,6 +91,7 @@ def main() -> None:
             "problems": "/problems",
             "problem": "/problems/softmax",
             "model": "/problems/decoder",
+            "whole": f"/runs/{PIECE}/model",
             "landscapes": "/landscapes",
             "landscape": "/landscapes/argmax_columns_4k",
             "machine": "/machine",

@@ -15,15 +15,15 @@ from kmem.whole.state import ModelState, PieceState, read_state
 COLUMNS = (
     Column("piece", "Piece", names_row=True),
     Column("module", "In", wraps=True),
-    Column("operators", "Operators", wraps=True),
+    Column("operators", "Operators", shown=False),
     Column("calls", "Calls", numeric=True),
     Column("eager_ms", "Eager", numeric=True),
     Column("least_ms", "Attainable", numeric=True),
     Column("kernel_ms", "Kernel", numeric=True),
-    Column("saved_ms", "Saves a forward", numeric=True),
+    Column("saved_ms", "Saves", numeric=True),
     Column("status", "State"),
     Column("why", "Why", wraps=True),
-    Column("run", "Run"),
+    Column("run", "Run", shown=False),
 )
 
 
