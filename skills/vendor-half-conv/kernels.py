@@ -6,6 +6,9 @@ these, and stages an image again, by a scale of its own, where the first does no
 image is read once. `kmem_nhwc_weights` writes a filter as the library wants it, scaled by output
 channel. `kmem_nhwc_finish` reads the library's result channels-last, takes the scales back, does
 what follows element by element, and writes the result as the module returns it.
+
+The first and the last may go through their tiles BACKWARD: the library then begins with what was
+staged last, and its last result is read first, while both are still in L2.
 """
 
 STAGE_TILE = (
@@ -53,11 +56,13 @@ def kmem_nhwc_stage(
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
-    TILES: tl.constexpr, SCALE: tl.constexpr, SCALED: tl.constexpr,
+    TILES: tl.constexpr, SCALE: tl.constexpr, SCALED: tl.constexpr, BACKWARD: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """One of TILES tiles of an image, scaled: largest[image, tile]."""
     pid = tl.program_id(0)
+    if BACKWARD:
+        pid = tl.num_programs(0) - 1 - pid
     most = kmem_nhwc_stage_tile(
         x, staged, pid // TILES, pid % TILES, SCALE,
         EPILOGUE_ARGUMENTS
@@ -171,12 +176,14 @@ def kmem_nhwc_finish(
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
-    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+    BACKWARD: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """(images, positions, groups, MP) to the module's own layout, M channels a group."""
     row_blocks: tl.constexpr = (M + BLOCK_C - 1) // BLOCK_C
     column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
     pid = tl.program_id(0)
+    if BACKWARD:
+        pid = tl.num_programs(0) - 1 - pid
     rows = pid % row_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     columns = pid // row_blocks % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
     batch = pid // (row_blocks * column_blocks)

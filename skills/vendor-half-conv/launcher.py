@@ -29,8 +29,9 @@ class VendorSettings:
 
     `algorithm`: whether the library measures its kernels, or guesses. `vector`: channels of a group
     are padded to multiples of it. `stage` and `finish` are elements of a tile that is staged, and
-    of one of the result, `channels` the latter's channels at most. `accuracy`: rung 0 is half
-    precision, scaled where it stands for fp32; 1 is TF32 and 2 fp32, both channels-last.
+    of one of the result, `channels` the latter's channels at most. `order`: in which the kernels
+    around the library's go through their tiles. `accuracy`: rung 0 is half precision, scaled where
+    it stands for fp32; 1 is TF32 and 2 fp32, both channels-last.
     """
 
     algorithm: str
@@ -39,6 +40,7 @@ class VendorSettings:
     channels: int
     finish: int
     warps: int
+    order: str = "forward"
     accuracy: int = 0
 
     def is_scaled(self, detail: VendorConv) -> bool:
@@ -165,7 +167,7 @@ def _write_staging(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             base.images * tiles,
             "x, largest, staged",
             *given,
-            f"TILES={tiles}, SCALE={scale}, SCALED={is_scaled}, {tile}",
+            f"TILES={tiles}, SCALE={scale}, SCALED={is_scaled}, {_order(knobs)}, {tile}",
             "num_warps=4",
         ),
     ]
@@ -225,8 +227,7 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
 def _write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     """The statements that write `out`."""
     base, spec = detail.base, detail.result_spec
-    block_c = min(knobs.channels, next_power_of_two(base.group_out))
-    block_p = min(max(16, knobs.finish // block_c), max(16, next_power_of_two(base.positions)))
+    block_c, block_p = finish_tile(detail, knobs)
     tiles = ceil_div(base.group_out, block_c) * ceil_div(base.positions, block_p)
     steps = zip(("IMAGE", "C", "P"), detail.result, strict=True)
     return [
@@ -244,10 +245,23 @@ def _write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={base.positions}",
             f"BATCH_INNER={base.groups}",
             ", ".join(f"OUT_{name}={step}" for name, step in steps),
-            f"SCALED={knobs.is_scaled(detail)}, BLOCK_C={block_c}, BLOCK_P={block_p}",
+            f"SCALED={knobs.is_scaled(detail)}, {_order(knobs)}",
+            f"BLOCK_C={block_c}, BLOCK_P={block_p}",
             f"num_warps={knobs.warps}",
         ),
     ]
+
+
+def finish_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
+    """Channels and positions of a tile of the result."""
+    base = detail.base
+    block_c = min(knobs.channels, next_power_of_two(base.group_out))
+    most = max(16, next_power_of_two(base.positions))
+    return block_c, min(max(16, knobs.finish // block_c), most)
+
+
+def _order(knobs: VendorSettings) -> str:
+    return f"BACKWARD={knobs.order == 'backward'}"
 
 
 def staged_elements(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:

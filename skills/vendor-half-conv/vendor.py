@@ -12,6 +12,7 @@ from kmem.codegen.convolution import (
     Convolution,
     convolution_tensors,
     epilogue_steps,
+    expects_exact_eager,
     padding_before,
     single_step,
 )
@@ -118,7 +119,7 @@ def find_vendor_convolutions(graph: OpGraph, precision: Precision) -> list[Found
     found: list[Found] = []
     taken: set[str] = set()
     for node in graph.nodes:
-        bare = None if node.name in taken else _read(graph, node)
+        bare = None if node.name in taken else _read(graph, node, precision)
         if bare is None:
             continue
         base = bare.base
@@ -136,7 +137,7 @@ def find_vendor_convolutions(graph: OpGraph, precision: Precision) -> list[Found
     return found
 
 
-def _read(graph: OpGraph, node: Node) -> VendorConv | None:
+def _read(graph: OpGraph, node: Node, precision: Precision) -> VendorConv | None:
     """The convolution of a node by itself; None for other nodes, and for what is not covered."""
     operator = find_operator(node.target)
     if operator is None or not isinstance(operator.lowering, row.Convolution):
@@ -165,6 +166,8 @@ def _read(graph: OpGraph, node: Node) -> VendorConv | None:
     steps = _steps(source), _steps(result)
     if any(step is None for step in steps):
         return None
+    if not is_transposed:
+        base = replace(base, is_eager_exact=expects_exact_eager(base, precision))
     return VendorConv(base, *steps, result, (0,) * (rank == 1 and is_transposed) + more)
 
 
