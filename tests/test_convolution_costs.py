@@ -109,6 +109,7 @@ def vendor(finish: int = 4096, warps: int = 4, channels: int = 64, rung: int = 0
         "finish": finish,
         "warps": warps,
         "order": "forward",
+        "hint": "keep",
         "ACCURACY": rung,
     }
 

@@ -176,9 +176,12 @@ def kmem_nhwc_finish(
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
-    BACKWARD: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+    BACKWARD: tl.constexpr, STREAMS: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """(images, positions, groups, MP) to the module's own layout, M channels a group."""
+    policy: tl.constexpr = "evict_first" if STREAMS else ""
+    modifier: tl.constexpr = ".cs" if STREAMS else ""
     row_blocks: tl.constexpr = (M + BLOCK_C - 1) // BLOCK_C
     column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
     pid = tl.program_id(0)
@@ -192,7 +195,8 @@ def kmem_nhwc_finish(
     source = y + image.to(tl.int64) * (N * BATCH_INNER * MP) + group * MP
     place = columns[:, None] * (BATCH_INNER * MP) + rows[None, :]
     kept = (columns[:, None] < N) & (rows[None, :] < MP)
-    acc = tl.trans(tl.load(source + place, mask=kept, other=0.0)).to(tl.float32)
+    loaded = tl.load(source + place, mask=kept, other=0.0, eviction_policy=policy)
+    acc = tl.trans(loaded).to(tl.float32)
     if SCALED:
         # in two steps of normal factors: neither over- nor underflows before the result does
         of_rows = tl.load(w_exponents + group * MP + rows, mask=rows < MP, other=0)
@@ -205,6 +209,7 @@ def kmem_nhwc_finish(
         target + rows[:, None] * OUT_C + columns[None, :] * OUT_P,
         acc.to(out.dtype.element_ty),
         mask=(rows[:, None] < M) & (columns[None, :] < N),
+        cache_modifier=modifier,
     )
 ''',
 )

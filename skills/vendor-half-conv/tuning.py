@@ -9,7 +9,7 @@ from kmem.recipes import ACCURACY, Role, Settings, Space
 from kmem.records import DTYPE_BYTES, Device
 
 from .launcher import EXACT, VendorSettings, finish_tile, read_knobs, staged_elements
-from .vendor import VendorConv
+from .vendor import VendorConv, spare_outputs
 
 #: Share of the ceiling that cuDNN reaches channels-last with 32 channels and more: 664 to 723
 #: TFLOP/s in fp16 and 342 to 396 in TF32 over 64 to 256 channels; 464 and 228 in three dimensions;
@@ -49,6 +49,7 @@ ROLES = {
     "finish": (Role("tile"),),
     "warps": (Role("warps"),),
     "order": (Role("grouping", (("forward",), ("backward",))),),
+    "hint": (Role("eviction", (("keep",), ("stream",))),),
 }
 
 
@@ -64,11 +65,12 @@ def vendor_space(detail: VendorConv) -> Space:
             "finish": (8192, 4096, 16384),
             "warps": (8, 4, 16),
             "order": ("backward", "forward"),
+            "hint": ("keep", "stream"),
             ACCURACY: (0, 1, EXACT) if is_single else (0,),
         },
         # more values of a thread spill in chains such as mish twice
         lambda settings: _is_legal(read_knobs(settings)),
-        {"order": "forward"},
+        {"order": "forward", "hint": "keep"},
     )
 
 
@@ -91,6 +93,8 @@ def vendor_cost_ms(detail: VendorConv, settings: Settings, device: Device) -> fl
     library_s = max(library_s, (staged + made) / (LIBRARY_BANDWIDTH * bandwidth))
     if knobs.algorithm == "measured":
         library_s *= MEASURED_GAIN
+    if any(map(spare_outputs, base.axes)) and not detail.is_transposed:
+        stage_s += 2.0 * made / bandwidth  # what is wanted of the library's result is copied
     seconds = stage_s + library_s + _finish_s(detail, knobs, made, device)
     if knobs.order == "backward":
         left = LEFT_IN_L2 * device.l2_bytes

@@ -158,7 +158,7 @@ def _read(graph: OpGraph, node: Node, precision: Precision) -> VendorConv | None
     before = padding_before(call, weight.shape[2:], dilation)
     axes = make_axes(source.shape[2:], result.shape[2:], weight.shape[2:], stride, before, dilation)
     more = per_axis(call["output_padding"], rank, 0) if is_transposed else ()
-    if not is_transposed and not all(map(_is_symmetric, axes)):
+    if not is_transposed and any(spare_outputs(axis) is None for axis in axes):
         return None
     base = Convolution(
         axes, source.dtype, source.shape[0], source.shape[1], result.shape[1], groups, result
@@ -171,10 +171,16 @@ def _read(graph: OpGraph, node: Node, precision: Precision) -> VendorConv | None
     return VendorConv(base, *steps, result, (0,) * (rank == 1 and is_transposed) + more)
 
 
-def _is_symmetric(axis: WindowAxis) -> bool:
-    """Whether both ends are padded alike ("same" with an even window is not)."""
-    reach = axis.size + 2 * axis.padding - axis.dilation * (axis.kernel - 1) - 1
-    return axis.out == reach // axis.stride + 1
+def spare_outputs(axis: WindowAxis) -> int | None:
+    """Outputs that precede the wanted ones if both ends are padded as the second is.
+
+    The library pads both alike; "same" with an even window does not. None where that is no way.
+    """
+    span = axis.dilation * (axis.kernel - 1) + 1
+    if axis.out == (axis.size + 2 * axis.padding - span) // axis.stride + 1:
+        return 0
+    behind = axis.out - 1 + span - axis.size - axis.padding
+    return behind - axis.padding if axis.stride == 1 and behind > axis.padding else None
 
 
 def _steps(spec: TensorSpec) -> tuple[int, int, int] | None:
