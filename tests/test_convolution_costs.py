@@ -217,9 +217,14 @@ def test_the_quickest_of_what_was_measured_around_the_librarys_kernel_is_predict
     assert (best["finish"], best["warps"], best["channels"]) == (4096, 4, 64)
 
 
-def test_recipes_that_round_go_behind_exact_ones_where_eager_is_expected_to_be_exact() -> None:
-    """Level 1's 54 and its like: every kernel that rounds was refused."""
-    _, graph = trace_source(source_of(*PROBLEMS["54"]))
+@pytest.mark.parametrize(
+    "given", [PROBLEMS["54"], ("Conv3d(3, 16, 4)", (1024, 3, 16, 32, 32))], ids=["54", "27"]
+)
+def test_recipes_that_round_go_behind_exact_ones_where_eager_is_expected_to_be_exact(
+    given: tuple[str, tuple[int, ...]],
+) -> None:
+    """Level 1's 54 and its like: kernels that round were refused."""
+    _, graph = trace_source(source_of(*given))
 
     def best(name: str, contract: Contract) -> float:
         recipe = RECIPES[name]
@@ -229,6 +234,8 @@ def test_recipes_that_round_go_behind_exact_ones_where_eager_is_expected_to_be_e
     for name in ("staged-half-conv", "vendor-half-conv"):
         assert best(name, Contract()) > best("split-half-conv", Contract())
         assert best(name, Contract(Precision.TF32)) < best(name, Contract()) / 2
+    # exact as eager is, and measured so: 10.3 ms where three products take 3.8
+    assert best("channels-last-conv", Contract()) > best("split-half-conv", Contract())
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
