@@ -86,10 +86,13 @@ class Space:
 
     The rungs of `ACCURACY` are climbed (`Recipe.more_accurate`), not searched: whoever ranks
     settings or moves between them stays on a rung.
+
+    `unnamed`: what was done before a knob was offered, for knobs that remembered settings lack.
     """
 
     knobs: Mapping[str, tuple[Knob, ...]]
     is_legal: Callable[[Settings], bool] = field(default=lambda settings: True)
+    unnamed: Settings = field(default_factory=dict)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -129,9 +132,11 @@ class Space:
     def completed(self, settings: Settings) -> dict[str, Knob]:
         """A remembered setting as one of this space.
 
-        One that names no rung, as those written before a recipe had a ladder, is on the lowest.
+        One that names no rung, as those written before a recipe had a ladder, is on the lowest; and
+        a knob that it lacks is as `unnamed` says.
         """
-        return dict(settings) if ACCURACY in settings else self.on_rung(settings)
+        known = {**self.unnamed, **settings}
+        return known if ACCURACY in known else self.on_rung(known)
 
     def neighbours(self, settings: Settings) -> list[dict[str, Knob]]:
         """Legal settings of the same rung that differ in one knob by one place in its values."""

@@ -360,7 +360,7 @@ def test_what_follows_is_written_with_it(
             "ConvTranspose3d(2, 4, 3, 2, 1)",
             (2, 2, 3, 3, 4),
             "y.logsumexp(1) + self.bias[0].sum()",
-            4,
+            3,
         ),
         ("ConvTranspose3d(3, 4, 3, bias=False)", (1, 3, 2, 3, 3), "y.std(1) + other", 3),
         ("ConvTranspose1d(3, 4, 3)", (2, 3, 9), "y.amax(1, True) - other", 3),

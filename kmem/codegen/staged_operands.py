@@ -174,9 +174,14 @@ class StagedSettings:
         return 2 if self.terms == 3 else 1
 
     @property
+    def copies_widely(self) -> bool:
+        """Whether a copy moves 16 bytes."""
+        return self.copy_bytes == 16
+
+    @property
     def skew(self) -> int:
         """Elements before the first, so that vectors are aligned to 8 bytes and not to 16."""
-        return 4 if self.copy_bytes == 8 else 0
+        return 0 if self.copies_widely else 4
 
 
 def read_staged(detail: Convolution, settings: Settings) -> StagedSettings:

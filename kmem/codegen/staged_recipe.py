@@ -8,9 +8,10 @@ be tried.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kmem.codegen.closing import close_sites
-from kmem.codegen.convolution import Convolution, find_convolutions
+from kmem.codegen.convolution import Convolution, expects_exact_eager, find_convolutions
 from kmem.codegen.pooled_tile import pool_sites
 from kmem.codegen.rates import by_card, ceiling
 from kmem.codegen.staged_conv import emit_staged, is_compensated, is_long, promote_steps
@@ -40,12 +41,21 @@ _MOST_REGISTERS, _OTHER_REGISTERS = 255, 60
 #: problems 50, 54, 57, 58, 64, 86) and ranks. From L2 to shared memory, all SMs together; and how
 #: often L1 (8-byte copies) gives the rows that taps of several rows share.
 L2_BYTES_PER_S, L1_GAIN = 3.4e12, 2.4
+#: Copies of 16 bytes, and L1's gain with 4 staged channels. Source: the same card on 2026-11-23; 64
+#: to 128 channels, 3x3: the product reaches 439 TFLOP/s with copies of 16 bytes, 302 with 8; over 3
+#: channels in 3D 46.
+L2_WIDE_BYTES_PER_S, L1_GAIN_OF_FEW = 8e12, 1.3
+#: Of the product's time, what it takes with the sums along positions. Source: the same; 64 to 128
+#: channels, 3x3: 0.98 and 1.1.
+ALONG_POSITIONS = {1: 0.98, 3: 1.06}
 #: Share of the fp16 ceiling that three products a tile reach while nothing waits, and that one
 #: reaches.
-SHARE_OF_CEILING = {3: 0.55, 1: 0.5}
+SHARE_OF_CEILING, SHARE_COPYING_WIDELY = {3: 0.55, 1: 0.5}, {3: 0.55, 1: 0.65}
 #: Of the product's time, what sums that are promoted or compensated beyond the first rungs take.
 #: Not measured yet.
 _EFFORT_COST = 0.05
+#: One product where eager is expected to be exact ends as three: it goes behind them.
+REFUSED = 3.0
 SHARE_OF_BANDWIDTH = 0.9  # of a copy, that reading for the scale, staging and the result reach
 #: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a
 #: third hid nothing. Start of a program.
@@ -55,6 +65,8 @@ PROGRAM_S = 1.5e-6
 #: Of a program's other phases, what its longest does not hide: always, and more the fewer programs
 #: share the SM.
 EXPOSED, EXPOSED_ALONE = 0.1, 0.3
+#: Of that, with copies of 16 bytes.
+EXPOSED_COPYING_WIDELY = 0.4
 
 
 class StagedConv(Recipe):
@@ -80,7 +92,8 @@ class StagedConv(Recipe):
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = pool_sites(graph, close_sites(graph, find_convolutions(graph)))
-        return [site for site in sites if self._fits(_convolution(site))]
+        fitting = [site for site in sites if self._fits(_convolution(site))]
+        return [_judged(site, contract) for site in fitting]
 
     def _fits(self, detail: Convolution) -> bool:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases).
@@ -101,13 +114,15 @@ class StagedConv(Recipe):
             "block_co": tuple(count for count in channels if least <= count <= widest),
             "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
             "copy_bytes": (8, 16) if padded % 8 == 0 else (8,),
-            "warps": (4, 8),
+            "warps": (8, 4),
             "stages": (2, 3, 4),
             "sums_along": ("positions", "channels"),
             ACCURACY: self._rungs(detail),
         }
         return Space(
-            knobs, lambda settings: _is_legal(detail, read_staged(detail, settings), device)
+            knobs,
+            lambda settings: _is_legal(detail, read_staged(detail, settings), device),
+            {"sums_along": "channels"},
         )
 
     def _rungs(self, detail: Convolution) -> tuple[int, ...]:
@@ -133,20 +148,30 @@ class StagedConv(Recipe):
         flops = 2.0 * knobs.terms * knobs.block_p * knobs.block_co * knobs.block_k
         product_s = waves * tiles * flops * steps / _product_rate(knobs, device)
         product_s *= 1.0 + _EFFORT_COST * knobs.accuracy
-        meets_again = knobs.copy_bytes == 8 and detail.taps > detail.axes[2].kernel > 1
-        l2_bytes_per_s = by_card(L2_BYTES_PER_S, device) * (L1_GAIN if meets_again else 1.0)
-        copy_s = tiles * steps * _step_bytes(knobs) / l2_bytes_per_s
+        if knobs.sums_along == "positions":
+            product_s *= ALONG_POSITIONS[knobs.terms]
+        copy_s = tiles * steps * _step_bytes(knobs) / _copied_bytes_per_s(detail, knobs, device)
         memory_s = (staged + site.outputs[0].spec.bytes) / bandwidth
         resident = _resident(detail, knobs, device)
         waits_s = (steps - 1) * STEP_S / min(MOST_AHEAD, knobs.stages - 1) + PROGRAM_S
         seconds = (product_s, copy_s, memory_s, tiles / (device.sm_count * resident) * waits_s)
         exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
+        exposed *= EXPOSED_COPYING_WIDELY if knobs.copies_widely else 1.0
         launches = 3 + (not site.inputs[1].kept)  # the filter is packed once
-        return 1e3 * (stage_s + max(seconds) + exposed) + launches * device.launch_ms
+        total_ms = 1e3 * (stage_s + max(seconds) + exposed) + launches * device.launch_ms
+        is_refused = detail.is_eager_exact and knobs.terms == 1
+        return total_ms * (REFUSED if is_refused else 1.0)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail = _convolution(site)
         return emit_staged(detail, read_staged(detail, settings))
+
+
+def _judged(site: Site, contract: Contract) -> Site:
+    """A site with whether eager is expected to be exact under a contract."""
+    detail = _convolution(site)
+    is_exact = expects_exact_eager(detail, contract.precision)
+    return replace(site, detail=replace(detail, is_eager_exact=is_exact))
 
 
 def _convolution(site: Site) -> Convolution:
@@ -165,8 +190,18 @@ def _product_rate(knobs: StagedSettings, device: Device) -> float:
     An SM multiplies 4096 fp16 a clock but reads 128 bytes of shared memory: 64 positions of a warp
     group read all of a narrow tile's.
     """
-    rate = ceiling(device, "fp16") * SHARE_OF_CEILING[knobs.terms]
+    shares = SHARE_COPYING_WIDELY if knobs.copies_widely else SHARE_OF_CEILING
+    rate = ceiling(device, "fp16") * shares[knobs.terms]
     return rate / max(1.0, 0.5 + 32 / knobs.block_co) * min(1.0, knobs.block_k / 32)
+
+
+def _copied_bytes_per_s(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
+    """What copies to shared memory reach, all SMs together."""
+    if knobs.copies_widely:
+        return by_card(L2_WIDE_BYTES_PER_S, device)
+    meets_again = detail.taps > detail.axes[2].kernel > 1
+    gain = L1_GAIN_OF_FEW if staged_channels(detail) <= 4 else L1_GAIN
+    return by_card(L2_BYTES_PER_S, device) * (gain if meets_again else 1.0)
 
 
 def _step_bytes(knobs: StagedSettings) -> int:

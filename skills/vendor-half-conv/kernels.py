@@ -6,6 +6,9 @@ these, and stages an image again, by a scale of its own, where the first does no
 image is read once. `kmem_nhwc_weights` writes a filter as the library wants it, scaled by output
 channel. `kmem_nhwc_finish` reads the library's result channels-last, takes the scales back, does
 what follows element by element, and writes the result as the module returns it.
+
+The first and the last may go through their tiles BACKWARD: the library then begins with what was
+staged last, and its last result is read first, while both are still in L2.
 """
 
 STAGE_TILE = (
@@ -53,11 +56,13 @@ def kmem_nhwc_stage(
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
-    TILES: tl.constexpr, SCALE: tl.constexpr, SCALED: tl.constexpr,
+    TILES: tl.constexpr, SCALE: tl.constexpr, SCALED: tl.constexpr, BACKWARD: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """One of TILES tiles of an image, scaled: largest[image, tile]."""
     pid = tl.program_id(0)
+    if BACKWARD:
+        pid = tl.num_programs(0) - 1 - pid
     most = kmem_nhwc_stage_tile(
         x, staged, pid // TILES, pid % TILES, SCALE,
         EPILOGUE_ARGUMENTS
@@ -171,12 +176,17 @@ def kmem_nhwc_finish(
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
+    BACKWARD: tl.constexpr, STREAMS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """(images, positions, groups, MP) to the module's own layout, M channels a group."""
+    policy: tl.constexpr = "evict_first" if STREAMS else ""
+    modifier: tl.constexpr = ".cs" if STREAMS else ""
     row_blocks: tl.constexpr = (M + BLOCK_C - 1) // BLOCK_C
     column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
     pid = tl.program_id(0)
+    if BACKWARD:
+        pid = tl.num_programs(0) - 1 - pid
     rows = pid % row_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     columns = pid // row_blocks % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
     batch = pid // (row_blocks * column_blocks)
@@ -185,7 +195,8 @@ def kmem_nhwc_finish(
     source = y + image.to(tl.int64) * (N * BATCH_INNER * MP) + group * MP
     place = columns[:, None] * (BATCH_INNER * MP) + rows[None, :]
     kept = (columns[:, None] < N) & (rows[None, :] < MP)
-    acc = tl.trans(tl.load(source + place, mask=kept, other=0.0)).to(tl.float32)
+    loaded = tl.load(source + place, mask=kept, other=0.0, eviction_policy=policy)
+    acc = tl.trans(loaded).to(tl.float32)
     if SCALED:
         # in two steps of normal factors: neither over- nor underflows before the result does
         of_rows = tl.load(w_exponents + group * MP + rows, mask=rows < MP, other=0)
@@ -198,6 +209,7 @@ def kmem_nhwc_finish(
         target + rows[:, None] * OUT_C + columns[None, :] * OUT_P,
         acc.to(out.dtype.element_ty),
         mask=(rows[:, None] < M) & (columns[None, :] < N),
+        cache_modifier=modifier,
     )
 ''',
 )

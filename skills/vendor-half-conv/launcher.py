@@ -12,7 +12,7 @@ from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission, Settings
 
 from .kernels import FINISH, RESTAGE, STAGE, STAGE_TILE, WEIGHTS
-from .vendor import SLACK, VendorConv
+from .vendor import SLACK, VendorConv, spare_outputs
 
 #: Exponent of fp32 numbers in [2**-1, 1), as their bits have it.
 _BELOW_ONE = 126
@@ -29,8 +29,10 @@ class VendorSettings:
 
     `algorithm`: whether the library measures its kernels, or guesses. `vector`: channels of a group
     are padded to multiples of it. `stage` and `finish` are elements of a tile that is staged, and
-    of one of the result, `channels` the latter's channels at most. `accuracy`: rung 0 is half
-    precision, scaled where it stands for fp32; 1 is TF32 and 2 fp32, both channels-last.
+    of one of the result, `channels` the latter's channels at most. `order`: in which the kernels
+    around the library's go through their tiles. `hint`: whether the last marks what it reads and
+    writes once to leave the cache first. `accuracy`: rung 0 is half precision, scaled where
+    it stands for fp32; 1 is TF32 and 2 fp32, both channels-last.
     """
 
     algorithm: str
@@ -39,6 +41,8 @@ class VendorSettings:
     channels: int
     finish: int
     warps: int
+    order: str = "forward"
+    hint: str = "keep"
     accuracy: int = 0
 
     def is_scaled(self, detail: VendorConv) -> bool:
@@ -165,7 +169,7 @@ def _write_staging(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             base.images * tiles,
             "x, largest, staged",
             *given,
-            f"TILES={tiles}, SCALE={scale}, SCALED={is_scaled}, {tile}",
+            f"TILES={tiles}, SCALE={scale}, SCALED={is_scaled}, {_order(knobs)}, {tile}",
             "num_warps=4",
         ),
     ]
@@ -196,7 +200,10 @@ def _from_prologue(text: str) -> str:
 def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
     """The statement that makes `y`, channels-last; on the CPU by torch's own convolution."""
     axes, nothing = detail.axes, [0] * len(detail.axes)
-    padding, stride = [axis.padding for axis in axes], [axis.stride for axis in axes]
+    stride = [axis.stride for axis in axes]
+    spare = nothing if detail.is_transposed else [spare_outputs(axis) or 0 for axis in axes]
+    padding = [axis.padding + count for axis, count in zip(axes, spare, strict=True)]
+    wanted = ", ".join([":", ":", *(f"{count}:" for count in spare)])
     dilation, groups = [axis.dilation for axis in axes], detail.base.groups
     more = list(detail.output_padding) or nothing
     window = f"{padding}, {stride}, {dilation}"
@@ -217,7 +224,7 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
             f"        staged, packed, {window}, {groups},",
             f"        {knobs.algorithm == 'measured'}, False, {takes_tf32},",
             "    )",
-            f").contiguous(memory_format=torch.{layout})",
+            f"){f'[{wanted}]' if any(spare) else ''}.contiguous(memory_format=torch.{layout})",
         ]
     )
 
@@ -225,8 +232,7 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
 def _write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     """The statements that write `out`."""
     base, spec = detail.base, detail.result_spec
-    block_c = min(knobs.channels, next_power_of_two(base.group_out))
-    block_p = min(max(16, knobs.finish // block_c), max(16, next_power_of_two(base.positions)))
+    block_c, block_p = finish_tile(detail, knobs)
     tiles = ceil_div(base.group_out, block_c) * ceil_div(base.positions, block_p)
     steps = zip(("IMAGE", "C", "P"), detail.result, strict=True)
     return [
@@ -244,10 +250,23 @@ def _write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={base.positions}",
             f"BATCH_INNER={base.groups}",
             ", ".join(f"OUT_{name}={step}" for name, step in steps),
-            f"SCALED={knobs.is_scaled(detail)}, BLOCK_C={block_c}, BLOCK_P={block_p}",
+            f"SCALED={knobs.is_scaled(detail)}, {_order(knobs)}, STREAMS={knobs.hint == 'stream'}",
+            f"BLOCK_C={block_c}, BLOCK_P={block_p}",
             f"num_warps={knobs.warps}",
         ),
     ]
+
+
+def finish_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
+    """Channels and positions of a tile of the result."""
+    base = detail.base
+    block_c = min(knobs.channels, next_power_of_two(base.group_out))
+    most = max(16, next_power_of_two(base.positions))
+    return block_c, min(max(16, knobs.finish // block_c), most)
+
+
+def _order(knobs: VendorSettings) -> str:
+    return f"BACKWARD={knobs.order == 'backward'}"
 
 
 def staged_elements(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:

@@ -1,23 +1,43 @@
-"""Which knobs a vendor's convolution has, and a rough time."""
+"""Which knobs a vendor's convolution has, and a rough time.
+
+Figures: one NVIDIA H200, torch 2.11, Triton 3.6, 2026-11-23, copies at 4.27 TB/s and products at
+781 (fp16), 423 (TF32) and 51 (fp32) TFLOP/s; tests/test_convolution_costs.py has what was measured.
+"""
 
 from kmem.codegen.rates import ceiling
 from kmem.recipes import ACCURACY, Role, Settings, Space
 from kmem.records import DTYPE_BYTES, Device
 
-from .launcher import EXACT, VendorSettings, read_knobs, staged_elements
-from .vendor import VendorConv
+from .launcher import EXACT, VendorSettings, finish_tile, read_knobs, staged_elements
+from .vendor import VendorConv, spare_outputs
 
-#: Share of the tensor-core ceiling that cuDNN reaches with 32 channels and more on both sides,
-#: channels-last. Source: probes on an H200 with torch 2.11, 2026-11-22, 3x3 over 64 and 128
-#: channels: 654 to 705 TFLOP/s in fp16 of 781, 350 in TF32 of 423.
-SHARE_OF_CEILING = 0.84
-WIDE_CHANNELS = 32
-#: In three dimensions, and transposed: less, by runs of channels-last-conv on KernelBench level 1.
-SHARE_IN_DEPTH = 0.5
-SHARE_OF_FP32 = 0.6
-SHARE_OF_BANDWIDTH = 0.9  # of a copy, that kernels with a transposition reach
-RESTAGE_MS = 0.003  # that finding out that no image has to be staged again takes
-MEASURED_GAIN = 0.97  # of the library's time where it measures its kernels: it chooses among them
+#: Share of the ceiling that cuDNN reaches channels-last with 32 channels and more: 664 to 723
+#: TFLOP/s in fp16 and 342 to 396 in TF32 over 64 to 256 channels; 464 and 228 in three dimensions;
+#: 247 and 195 (fp16) transposed with a stride, in two and three. With 8 padded channels it takes
+#: kernels of sm_80, at 144 and 116. Exact: 38 to 41, transposed 5.9 to 10.6.
+SHARE_OF_CEILING, SHARE_IN_DEPTH = 0.88, 0.59
+SHARE_TRANSPOSED = 0.29
+SHARE_OF_FP32, SHARE_OF_FP32_TRANSPOSED = 0.75, 0.2
+WIDE_CHANNELS, WIDE_OUTPUTS = 32, 16
+FILLING = 1.1
+#: Of a copy: what its kernels reach where memory limits them (a 1x1 convolution of 64 channels 3.46
+#: TB/s, 1D 3.4), staging (4.1 to 4.3), and finishing where rows begin at whole sectors (3.9 to 4).
+LIBRARY_BANDWIDTH, STAGE_BANDWIDTH = 0.8, 0.98
+FINISH_BANDWIDTH = 0.965
+#: Where they do not, a tile's row touches one line more: 3.1 TB/s with 64 positions and 3.6 with
+#: 128. Stores narrower than 16 bytes cost more: 2.7 with rows at 8 bytes and 64 positions.
+SECTOR_BYTES, LINE_BYTES = 32, 128
+LINE_COST = 0.8
+NARROW_BYTES, NARROW_COST = 16, 1.12
+#: Half a line read of each position costs as well, and so do large tiles, of which fewer share an
+#: SM, per element; and warps with less than they could hold. 16384 elements were not measured.
+HALF_LINE_COST = 1.07
+TILE_COST, SPARE_COST = 9e-6, 0.01
+#: Finding out that no image has to be staged again: 0.0018 ms for 16 images, 0.011 for 1024.
+RESTAGE_MS, RESTAGE_IMAGE_MS = 0.0015, 9.3e-6
+MEASURED_GAIN = 0.99  # of the library's time where it measures its kernels; mostly it guesses well
+#: Of L2, what one kernel leaves for the next that begins where it ended. A guess.
+LEFT_IN_L2 = 0.4
 _MOST_OF_A_WARP = 1024
 _UNITS = {"float32": "fp16", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -28,6 +48,8 @@ ROLES = {
     "channels": (Role("tile"),),
     "finish": (Role("tile"),),
     "warps": (Role("warps"),),
+    "order": (Role("grouping", (("forward",), ("backward",))),),
+    "hint": (Role("eviction", (("keep",), ("stream",))),),
 }
 
 
@@ -40,12 +62,15 @@ def vendor_space(detail: VendorConv) -> Space:
             "vector": (8, 4) if detail.base.group_in <= 4 else (8,),
             "stage": (4096, 8192, 2048),
             "channels": (64, 32, 128) if detail.base.group_out > 64 else (64, 32),
-            "finish": (4096, 8192),
-            "warps": (4, 8),
+            "finish": (8192, 4096, 16384),
+            "warps": (8, 4, 16),
+            "order": ("backward", "forward"),
+            "hint": ("keep", "stream"),
             ACCURACY: (0, 1, EXACT) if is_single else (0,),
         },
         # more values of a thread spill in chains such as mish twice
         lambda settings: _is_legal(read_knobs(settings)),
+        {"order": "forward", "hint": "keep"},
     )
 
 
@@ -60,31 +85,62 @@ def vendor_cost_ms(detail: VendorConv, settings: Settings, device: Device) -> fl
     is_half = knobs.is_scaled(detail) or base.dtype != "float32"
     between = 2 if is_half else DTYPE_BYTES[base.dtype]
     size = DTYPE_BYTES[base.dtype]
-    staged, made = staged_elements(detail, knobs)
-    bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
-    read = base.images * base.channels_in * base.inputs
-    written = base.images * base.channels_out * base.positions
-    stage_s = (read * size * (1 + len(detail.prologue_steps)) + staged * between) / bandwidth
-    extra = sum(written * size for steps in base.operand_steps if 0 not in steps[2:])
-    finish_s = (made * between + written * size + extra) / bandwidth
-    seconds = stage_s + finish_s
-    library_s = max(_product_s(detail, knobs, device), (staged + made) * between / bandwidth)
+    staged, made = (elements * between for elements in staged_elements(detail, knobs))
+    bandwidth = device.dram_bytes_per_s
+    read = base.images * base.channels_in * base.inputs * size
+    stage_s = (read * (1 + len(detail.prologue_steps)) + staged) / (STAGE_BANDWIDTH * bandwidth)
+    library_s = _product_s(detail, knobs, device)
+    library_s = max(library_s, (staged + made) / (LIBRARY_BANDWIDTH * bandwidth))
     if knobs.algorithm == "measured":
         library_s *= MEASURED_GAIN
+    if any(map(spare_outputs, base.axes)) and not detail.is_transposed:
+        stage_s += 2.0 * made / bandwidth  # what is wanted of the library's result is copied
+    seconds = stage_s + library_s + _finish_s(detail, knobs, made, device)
+    if knobs.order == "backward":
+        left = LEFT_IN_L2 * device.l2_bytes
+        seconds -= (min(left, staged / 2) + min(left, made / 2)) / bandwidth
     # higher rungs have one launch less, which must not make them look cheaper
     is_single = base.dtype == "float32"
-    restaging_ms = RESTAGE_MS + device.launch_ms if is_single else 0.0
-    return 1e3 * (seconds + library_s) + restaging_ms + 3 * device.launch_ms
+    restaging_ms = RESTAGE_MS + RESTAGE_IMAGE_MS * base.images + device.launch_ms
+    return 1e3 * seconds + (restaging_ms if is_single else 0.0) + 3 * device.launch_ms
+
+
+def _finish_s(detail: VendorConv, knobs: VendorSettings, made: int, device: Device) -> float:
+    """Time of the kernel behind, which reads `made` bytes."""
+    base = detail.base
+    size = DTYPE_BYTES[base.dtype]
+    written = base.images * base.channels_out * base.positions * size
+    extra = sum(written for steps in base.operand_steps if 0 not in steps[2:])
+    channel, position = detail.result[1:]
+    block_c, block_p = finish_tile(detail, knobs)
+    # where rows begin, and how long they are in a tile
+    step, length = (channel, block_p) if position == 1 else (position, block_c)
+    if step * size % SECTOR_BYTES:
+        written *= 1.0 + LINE_COST * LINE_BYTES / (length * size)
+    factor = NARROW_COST if step * size % NARROW_BYTES else 1.0
+    factor *= HALF_LINE_COST if block_c < min(base.group_out, LINE_BYTES // 2) else 1.0
+    factor *= 1.0 + TILE_COST * block_c * block_p
+    factor *= 1.0 + SPARE_COST * (_MOST_OF_A_WARP * knobs.warps / knobs.finish - 1.0)
+    return factor * (made + written + extra) / (FINISH_BANDWIDTH * device.dram_bytes_per_s)
 
 
 def _product_s(detail: VendorConv, knobs: VendorSettings, device: Device) -> float:
-    """Time of the library's products."""
+    """Time of the library's products, of padded channels.
+
+    Where eager is expected to be exact a lower rung is expected to end as the exact one.
+    """
     base = detail.base
-    unit = {0: _UNITS[base.dtype], 1: "tf32", EXACT: "fp32"}[knobs.accuracy]
-    if knobs.accuracy == EXACT:
-        return detail.flops / (ceiling(device, unit) * SHARE_OF_FP32)
-    wide = min(1.0, knobs.padded_in(detail) / WIDE_CHANNELS)
-    wide *= min(1.0, knobs.padded_out(detail) / WIDE_CHANNELS)
-    is_deep = detail.is_transposed or base.axes[0].kernel > 1
-    share = (SHARE_IN_DEPTH if is_deep else SHARE_OF_CEILING) * wide**0.5
-    return detail.flops / (ceiling(device, unit) * share)
+    is_exact = knobs.accuracy == EXACT or base.is_eager_exact
+    half = "tf32" if knobs.accuracy else _UNITS[base.dtype]
+    unit = "fp32" if is_exact else half
+    is_spread = detail.is_transposed and any(axis.stride > 1 for axis in base.axes)
+    if is_exact:
+        share = SHARE_OF_FP32_TRANSPOSED if is_spread else SHARE_OF_FP32
+    elif is_spread:
+        share = SHARE_TRANSPOSED
+    else:
+        share = SHARE_IN_DEPTH if base.axes[0].kernel > 1 else SHARE_OF_CEILING
+    padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
+    share *= min(1.0, padded_in / WIDE_CHANNELS) ** FILLING * min(1.0, padded_out / WIDE_OUTPUTS)
+    flops = detail.flops * padded_in / base.group_in * padded_out / base.group_out
+    return flops / (ceiling(device, unit) * share)

@@ -12,6 +12,7 @@ from kmem.codegen.convolution import (
     Convolution,
     convolution_tensors,
     epilogue_steps,
+    expects_exact_eager,
     padding_before,
     single_step,
 )
@@ -118,7 +119,7 @@ def find_vendor_convolutions(graph: OpGraph, precision: Precision) -> list[Found
     found: list[Found] = []
     taken: set[str] = set()
     for node in graph.nodes:
-        bare = None if node.name in taken else _read(graph, node)
+        bare = None if node.name in taken else _read(graph, node, precision)
         if bare is None:
             continue
         base = bare.base
@@ -136,7 +137,7 @@ def find_vendor_convolutions(graph: OpGraph, precision: Precision) -> list[Found
     return found
 
 
-def _read(graph: OpGraph, node: Node) -> VendorConv | None:
+def _read(graph: OpGraph, node: Node, precision: Precision) -> VendorConv | None:
     """The convolution of a node by itself; None for other nodes, and for what is not covered."""
     operator = find_operator(node.target)
     if operator is None or not isinstance(operator.lowering, row.Convolution):
@@ -157,7 +158,7 @@ def _read(graph: OpGraph, node: Node) -> VendorConv | None:
     before = padding_before(call, weight.shape[2:], dilation)
     axes = make_axes(source.shape[2:], result.shape[2:], weight.shape[2:], stride, before, dilation)
     more = per_axis(call["output_padding"], rank, 0) if is_transposed else ()
-    if not is_transposed and not all(map(_is_symmetric, axes)):
+    if not is_transposed and any(spare_outputs(axis) is None for axis in axes):
         return None
     base = Convolution(
         axes, source.dtype, source.shape[0], source.shape[1], result.shape[1], groups, result
@@ -165,13 +166,21 @@ def _read(graph: OpGraph, node: Node) -> VendorConv | None:
     steps = _steps(source), _steps(result)
     if any(step is None for step in steps):
         return None
+    if not is_transposed:
+        base = replace(base, is_eager_exact=expects_exact_eager(base, precision))
     return VendorConv(base, *steps, result, (0,) * (rank == 1 and is_transposed) + more)
 
 
-def _is_symmetric(axis: WindowAxis) -> bool:
-    """Whether both ends are padded alike ("same" with an even window is not)."""
-    reach = axis.size + 2 * axis.padding - axis.dilation * (axis.kernel - 1) - 1
-    return axis.out == reach // axis.stride + 1
+def spare_outputs(axis: WindowAxis) -> int | None:
+    """Outputs that precede the wanted ones if both ends are padded as the second is.
+
+    The library pads both alike; "same" with an even window does not. None where that is no way.
+    """
+    span = axis.dilation * (axis.kernel - 1) + 1
+    if axis.out == (axis.size + 2 * axis.padding - span) // axis.stride + 1:
+        return 0
+    behind = axis.out - 1 + span - axis.size - axis.padding
+    return behind - axis.padding if axis.stride == 1 and behind > axis.padding else None
 
 
 def _steps(spec: TensorSpec) -> tuple[int, int, int] | None:
