@@ -170,6 +170,21 @@ def test_a_seed_writes_the_best_ranked_settings_first_and_none_twice(
     assert candidates[0].estimated_ms == pytest.approx(2 * 16e-6)
 
 
+def test_what_is_left_to_the_library_counts_where_candidates_are_ranked(
+    graphs: dict[str, OpGraph],
+) -> None:
+    def best(*operators: str) -> Candidate:
+        recipe = UnaryRecipe("some", operators)
+        task = Task(Move.SEED, "some", None, 1, "")
+        return RecipeAuthor().write(assignment(graphs, [recipe], task))[0]
+
+    both, one = best("relu", "sigmoid"), best("relu")
+    assert one.estimated_ms < both.estimated_ms < both.whole_ms
+    left = [each.whole_ms - each.estimated_ms for each in (one, both)]
+    assert left[0] > left[1], "the library writes sigmoid too, at what that takes"
+    assert one.whole_ms > both.whole_ms
+
+
 def fell_back(model: Any, x: Any) -> bool:
     """Whether a module ran the reference operators; it must answer right anyway."""
     import torch

@@ -257,7 +257,8 @@ def test_a_better_baseline_that_comes_late_is_timed_against_the_winner(tmp_path:
 def test_the_direction_that_is_predicted_to_be_the_fastest_goes_ahead() -> None:
     def candidate(skill: str, predicted_ms: float | None, move: Move = Move.SEED) -> Candidate:
         task = Task(move, skill, None, 2, "")
-        return Candidate(Kernel(f"# {skill} {predicted_ms}"), task, "recipes", predicted_ms)
+        text = f"# {skill} {predicted_ms}"
+        return Candidate(Kernel(text), task, "recipes", 0.1, predicted_ms)
 
     slow, quick = candidate("pointwise", 3.0), candidate("conv", 1.0)
     quick_too, model = candidate("conv", 0.5), candidate("idea", None)

@@ -279,10 +279,8 @@ def keep_pieces(root: Path, memory: Memory) -> None:
         replace(piece, run=run.id if piece.name == "attention" else piece.run) for piece in PIECES
     ]
     settings = ModelSettings("problems/models/vit.py", (), "eval", 30.0, RunSettings())
-    state = ModelState(
-        settings, "vit", "h200", False, 8.9, tuple(pieces),
-        (("head.router", "its sizes depend on values"),), 812.0,
-    )  # fmt: skip
+    left = (("head.router", "its sizes depend on values"),)
+    state = ModelState(settings, "vit", "h200", False, 8.9, tuple(pieces), left, 812.0)
     directory.mkdir()
     write_state(RunDirectory(directory), state)
 

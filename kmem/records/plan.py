@@ -84,10 +84,12 @@ class Plan:
 class Candidate:
     """A kernel that somebody wrote for a task.
 
-    `estimated_ms` is the cost model's prediction, for ranking only.
+    `estimated_ms` is the cost models' prediction of what recipes wrote, `whole_ms` of that and what
+    is left to the library; for ranking only.
     """
 
     kernel: Kernel
     task: Task
     author: str
     estimated_ms: float | None = None
+    whole_ms: float | None = None

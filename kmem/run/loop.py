@@ -287,7 +287,7 @@ def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Can
 
 def _promise(candidate: Candidate) -> tuple[bool, float]:
     """What sorts the likeliest first: what memory holds, then by the predicted time."""
-    predicted_ms = math.inf if candidate.estimated_ms is None else candidate.estimated_ms
+    predicted_ms = math.inf if candidate.whole_ms is None else candidate.whole_ms
     return candidate.task.move is not Move.RECALL, predicted_ms
 
 

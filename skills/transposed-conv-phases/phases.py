@@ -163,11 +163,11 @@ _STORE_TAIL = """
             for first in range(TAIL, {gap} * OW, {lanes}):
                 behind = first + tl.arange(0, {lanes})[None, None, :]
                 none = tl.broadcast_to(nothing, ({made}, ROWS, {lanes}))
-                reached = inside & (behind < left) & (behind < {gap} * OW)
+                beyond = inside & (behind < left) & (behind < {gap} * OW)
                 tl.store(
                     y_at + (row + behind),
                     {none},
-                    mask=made & reached,
+                    mask=made & beyond,
                 )
 """
 
@@ -232,7 +232,7 @@ def write_phase_kernel(detail: Transposed, band: int) -> tuple[str, str]:
         for b in range(band):
             body += _cut(_ROW, at=b * height.stride + at_height.index, **strides)
             if gap * width.out > lattice_size(width) * width.stride:
-                none = _write_stored(chain, "none", "row + behind")
+                none = _write_stored(chain, "none", "row + behind", "beyond")
                 tail = {"gap": gap, "lanes": TAIL_LANES, "made": _made(chain)}
                 body += _cut(_STORE_TAIL, none=none, **tail)
             body += _write_row([f"{name}_{b}" if name else "empty" for name in names], chain)
@@ -283,11 +283,17 @@ def _write_closed(chain: Chain, value: str) -> str:
     return chain.call(value, "n, co[None, :], (co < COG)[None, :], 0, True")
 
 
-def _write_stored(chain: Chain, value: str, place: str) -> str:
-    """A tile of results as it is stored: after a chain that does not reduce it."""
+def _write_stored(chain: Chain, value: str, place: str, reached: str) -> str:
+    """A tile of results as it is stored: after a chain that does not reduce it.
+
+    Args:
+        place: the offsets of its positions in a row.
+        reached: the mask of those that exist, a name of its own for each shape: Triton's loops
+            carry names from one turn to the next.
+    """
     if not chain.name or chain.reduces:
         return value
-    return f"{chain.call(value, f'n, channel, made, {place}, reached')}.to(y.dtype.element_ty)"
+    return f"{chain.call(value, f'n, channel, made, {place}, {reached}')}.to(y.dtype.element_ty)"
 
 
 def _write_fill_turn(turn: int, fill: str, detail: Transposed) -> str:
@@ -375,7 +381,7 @@ def _write_row(names: Sequence[str], chain: Chain) -> str:
     if lanes > count:
         place = f"(column_block * COLUMNS + lane // {lanes}) * {count} + lane % {lanes}"
         mask += f" & (lane % {lanes} < {count})"
-    whole, made = _write_stored(chain, "whole", "row + ow"), _made(chain)
+    whole, made = _write_stored(chain, "whole", "row + ow", "reached"), _made(chain)
     return _cut(_STORE, lanes=lanes, place=place, value=value, mask=mask, whole=whole, made=made)
 
 

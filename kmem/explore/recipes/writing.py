@@ -8,7 +8,9 @@ from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
 from kmem.errors import RecipeError, foreign_code
 from kmem.explore.recipes.cover import SiteOption
 from kmem.interfaces import Assignment
+from kmem.problem.bound import node_costs_ms
 from kmem.problem.graph import OpGraph
+from kmem.problem.traced import TracedProblem
 from kmem.recipes import Settings, find_site
 from kmem.records import Contract, Device, Kernel, SiteChoice
 
@@ -19,6 +21,13 @@ def total_ms(cover: Sequence[SiteOption], settings: Sequence[Settings], device: 
         option.recipe.cost_ms(option.site, setting, device)
         for option, setting in zip(cover, settings, strict=True)
     )
+
+
+def library_ms(graph: OpGraph, cover: Sequence[SiteOption], traced: TracedProblem) -> float:
+    """What the library is predicted to take for the nodes that a cover leaves to it, in ms."""
+    written = {name for option in cover for name in option.site.nodes}
+    costs = node_costs_ms(graph, traced.device, traced.contract)
+    return sum(cost for name, cost in costs.items() if name not in written)
 
 
 def write_kernel(
