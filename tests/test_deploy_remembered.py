@@ -122,7 +122,15 @@ def compute_in_tf32(result: Result) -> None:
     keep(Result(replace(result.run, contract=contract), result.outcome))
 
 
+def measure_on_another_card(result: Result) -> None:
+    with Memory() as memory:
+        memory.run_entries.remove(result.run.id)
+    card = "rtx-9999"  # not in kmem's table
+    keep(Result(replace(result.run, target=card), replace(result.outcome, target=card)))
+
+
 LEFT_OUT = [
+    (measure_on_another_card, "No target named 'rtx-9999'"),
     (retract, "refused, or what it passed retracted"),
     (refuse, "refused, or what it passed retracted"),
     (edit, "was changed since it was judged"),

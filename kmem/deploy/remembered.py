@@ -104,7 +104,8 @@ def _winners(state: tuple[Any, ...], tf32: _Allowed) -> tuple[tuple[float, Entry
         return ()
     for line, row in zip(lines, rows, strict=True):
         reason = row["reason"] or _objection(line, row, devices, tf32)
-        if (row["judged"], named_target(line.target).arch) in withdrawn:
+        # of a card that is not in the table nothing can be shipped: its arch is not asked for
+        if not reason and (row["judged"], named_target(line.target).arch) in withdrawn:
             reason = "its kernel was refused, or what it passed retracted"
         if reason:
             logger.info("%s (run %s) is not used: %s", line.problem, line.id, reason)
