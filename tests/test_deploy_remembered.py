@@ -122,7 +122,15 @@ def compute_in_tf32(result: Result) -> None:
     keep(Result(replace(result.run, contract=contract), result.outcome))
 
 
+def measure_on_another_card(result: Result) -> None:
+    with Memory() as memory:
+        memory.run_entries.remove(result.run.id)
+    card = "rtx-9999"  # not in kmem's table
+    keep(Result(replace(result.run, target=card), replace(result.outcome, target=card)))
+
+
 LEFT_OUT = [
+    (measure_on_another_card, "No target named 'rtx-9999'"),
     (retract, "refused, or what it passed retracted"),
     (refuse, "refused, or what it passed retracted"),
     (edit, "was changed since it was judged"),
@@ -145,6 +153,44 @@ def test_a_winner_that_does_not_hold_here_is_left_out_and_the_log_says_why(
     with caplog.at_level(logging.INFO, "kmem.deploy"):
         assert used(Norm(), torch.randn(6, 64), monkeypatch) == []
     assert why in caplog.text
+
+
+CONVOLUTION = """import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.op = torch.nn.Conv2d(4, 8, 3)
+    def forward(self, x):
+        return self.op(x)
+def get_inputs():
+    return [torch.randn(1, 4, 6, 6)]
+"""
+
+
+def test_where_torch_may_not_convolve_in_tf32_no_winner_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel = CONVOLUTION + KERNEL.replace("class Model(", "class Unused(")
+    remember(tmp_path / "norm")
+    remember(tmp_path / "conv", name="conv", problem=CONVOLUTION, kernel=kernel)
+    model, x = nn.Conv2d(4, 8, 3), torch.randn(1, 4, 6, 6)
+    assert used(model, x, monkeypatch) == ["conv"]
+    with torch.backends.cudnn.flags(allow_tf32=False), caplog.at_level(logging.INFO, "kmem.deploy"):
+        assert used(model, x, monkeypatch) == []
+        assert used(Norm(), torch.randn(6, 64), monkeypatch) == ["rms_norm"]
+    assert "convolutions in TF32" in caplog.text
+
+
+def test_the_newer_flags_of_precision_are_read_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute_in_tf32(remember(tmp_path / "run"))
+    x, before = torch.randn(6, 64), torch.get_float32_matmul_precision()
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # the older flag cannot be read now
+    try:
+        assert used(Norm(), x, monkeypatch) == ["rms_norm"]
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 ON_A_GPU = [

@@ -9,15 +9,15 @@ import torch
 from compile_sm90 import compile_jobs
 
 from kmem.devices import named_target
+from kmem.host import imitated_device
 from kmem.host.imitated_device import ImitatedDevice
 from kmem.measure.source_check import check_source
 from kmem.records import Contract, Precision, Purity
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
-RECIPE = load_recipe(
-    load_skill(Path(__file__).resolve().parent.parent / "skills" / "vendor-half-conv")
-)
+SKILLS = Path(__file__).resolve().parent.parent / "skills"
+RECIPE = load_recipe(load_skill(SKILLS / "vendor-half-conv"))
 H200 = named_target("h200")
 TF32 = Contract(Precision.TF32)
 
@@ -191,6 +191,40 @@ def test_weights_are_staged_once_and_again_when_they_change() -> None:
         expected = model.op(x)
     assert not torch.equal(before, run_as_on_gpu(model, x))
     torch.testing.assert_close(run_as_on_gpu(model, x), expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["vendor-half-conv", "channels-last-conv"])
+def test_the_library_is_told_what_the_process_asks_for(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, source = (
+        load_recipe(load_skill(SKILLS / name)),
+        problem("Conv2d(8, 8, 3)", (1, 8, 6, 6)),
+    )
+    _, graph = trace_source(source)
+    (site,) = recipe.match(graph, Contract())
+    setting = recipe.space(site, H200).settings()[0]
+    model = import_source(emit_source(source, graph, [(recipe, site, setting)])).ModelNew()
+    plain = imitated_device._CONVOLUTIONS[torch.cudnn_convolution]
+    told = []
+
+    def convolve(*given: object) -> torch.Tensor:
+        told.append(given[7:])  # deterministic, and whether TF32 is allowed
+        return plain(*given)
+
+    monkeypatch.setitem(imitated_device._CONVOLUTIONS, torch.cudnn_convolution, convolve)
+    x = torch.randn(1, 8, 6, 6)
+    run_as_on_gpu(model, x)
+    with torch.backends.cudnn.flags(deterministic=True):
+        run_as_on_gpu(model, x)
+    torch.backends.cudnn.conv.fp32_precision = "ieee"  # the older flag cannot be read then
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        run_as_on_gpu(model, x)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+        torch.backends.cudnn.allow_tf32 = True
+    assert told == [(False, True), (True, True), (True, False)]
 
 
 def test_both_kernels_move_whole_vectors_without_spills_on_sm90() -> None:

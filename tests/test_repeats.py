@@ -27,3 +27,9 @@ def test_values_in_steps_keep_signs_zeros_and_what_is_not_finite() -> None:
     assert values[6] == float("inf")
     assert torch.equal(in_steps(torch.zeros(3)), torch.zeros(3))
     assert (in_steps(torch.rand(100)) < 1.0).all()
+
+
+def test_values_in_steps_leave_no_interval_that_a_module_may_insist_on() -> None:
+    drawn = torch.tensor([0.0, 0.25, 0.7, 1.0, -1.0])
+    assert in_steps(drawn).abs().max() <= 1.0
+    torch.nn.functional.binary_cross_entropy(in_steps(drawn[:4]), torch.ones(4))

@@ -129,6 +129,19 @@ def test_a_well_known_problem_ends_after_its_remembered_winner(
     assert "the search that found the remembered winner gained no more" in result.reason
 
 
+def test_a_strangers_search_does_not_end_a_run_after_its_winner(tmp_path: Path) -> None:
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, "first", rounds=3, candidates_per_round=1)
+        walk_ladder(run, memory, Judgement())
+    with Memory(tmp_path / "kmem.db") as memory:
+        with memory.storage.write() as connection:
+            connection.execute("update contributor set name = 'kmem-here'")
+        run = ladder_run(tmp_path, "later", rounds=3, candidates_per_round=1)
+        _, attempts, _ = walk_ladder(run, memory, Judgement())
+    assert moves(attempts)[0] is Move.RECALL
+    assert len(attempts) > 1, "a whole round is measured before others count"
+
+
 def test_a_later_run_on_the_graph_begins_on_the_rung_that_was_climbed_to(tmp_path: Path) -> None:
     needs_one = Judgement(screening_needs=1, refuses=lambda kernel: True)
     with Memory(tmp_path / "kmem.db") as memory:

@@ -124,10 +124,8 @@ def _as_run(problem: Problem, kernel: Kernel, directory: Path) -> Result:
     measurement = Measurement(Status.PASSED, Timing(1.0, 1.0, 1.0, 1), not GPU, (error,), ())
     attempt = Attempt(0, Candidate(kernel, _TASK, "recipes"), measurement, None)
     eager = Baseline("eager", Timing(1.0, 1.0, 1.0, 1), not GPU)
-    outcome = RunResult(
-        run.id, problem.name, TARGET.name, not GPU, attempt, (eager,), None, 1.0, None, False, 1,
-        1.0, "checked",
-    )  # fmt: skip
+    found = attempt, (eager,), None, 1.0, None, False, 1, 1.0, "checked"
+    outcome = RunResult(run.id, problem.name, TARGET.name, not GPU, *found)
     bundle = Bundle(
         FORMAT, problem, problem.hash, kernel.source, kernel.hash, (), "", Contract(), TARGET,
         GPU, 0, (), measurement, (eager,), {}, {}, (), {}, "tools/check_shipped.py", "",

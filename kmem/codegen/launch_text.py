@@ -16,6 +16,8 @@ from kmem.host.syntax import parse_python
 ALLOCATIONS = {"torch.empty", "torch.empty_strided", "torch.empty_like", "torch.zeros"}
 #: Library calls that make one tensor in memory of its own and change none; `is_library` knows them.
 _LIBRARY = {"torch.convolution", "torch.cudnn_convolution", "torch.cudnn_convolution_transpose"}
+#: What such a call may be told of the process; asking changes nothing.
+_ASKED_OF_TORCH = "torch.are_deterministic_algorithms_enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,9 @@ def is_library(statement: ast.stmt) -> bool:
     known = [ast.unparse(call.func) in _LIBRARY for call in calls]
     rest = [call.func for call, is_known in zip(calls, known, strict=True) if not is_known]
     return any(known) and all(
-        isinstance(function, ast.Attribute) and function.attr == "contiguous" for function in rest
+        isinstance(function, ast.Attribute)
+        and (function.attr == "contiguous" or ast.unparse(function) == _ASKED_OF_TORCH)
+        for function in rest
     )
 
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -62,8 +62,18 @@ def _size(each: Any) -> tuple[int, torch.dtype]:
     return torch.Size(each.shape).numel(), each.dtype
 
 
-def _tf32_is_allowed() -> bool:
-    return torch.get_float32_matmul_precision() != "highest"
+class _Allowed(NamedTuple):
+    """Where this process lets torch compute fp32 in TF32."""
+
+    products: bool
+    convolutions: bool
+
+
+def _tf32_is_allowed() -> _Allowed:
+    # the newer flags, which answer whichever were set: the older ones refuse to after these
+    backends = torch.backends
+    allowed = backends.cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision
+    return _Allowed(*(each == "tf32" for each in allowed))
 
 
 def _state_of_memory() -> tuple[Any, ...]:
@@ -74,7 +84,7 @@ def _state_of_memory() -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=1)
-def _winners(state: tuple[Any, ...], tf32: bool) -> tuple[tuple[float, Entry], ...]:
+def _winners(state: tuple[Any, ...], tf32: _Allowed) -> tuple[tuple[float, Entry], ...]:
     """Every winner that may be used here, with its milliseconds; read once for all graphs."""
     devices = _devices()
     if not devices:
@@ -93,8 +103,9 @@ def _winners(state: tuple[Any, ...], tf32: bool) -> tuple[tuple[float, Entry], .
         logger.info("memory cannot be read: %s", ex)
         return ()
     for line, row in zip(lines, rows, strict=True):
-        reason = row["reason"] or _objection(line, row, devices, tf32=tf32)
-        if (row["judged"], named_target(line.target).arch) in withdrawn:
+        reason = row["reason"] or _objection(line, row, devices, tf32)
+        # of a card that is not in the table nothing can be shipped: its arch is not asked for
+        if not reason and (row["judged"], named_target(line.target).arch) in withdrawn:
             reason = "its kernel was refused, or what it passed retracted"
         if reason:
             logger.info("%s (run %s) is not used: %s", line.problem, line.id, reason)
@@ -113,16 +124,26 @@ def _devices() -> Sequence[str]:
     return [torch.cuda.get_device_name(index) for index in range(count)]
 
 
-def _objection(line: RunLine, row: Mapping[str, Any], devices: Sequence[str], *, tf32: bool) -> str:
+def _objection(
+    line: RunLine, row: Mapping[str, Any], devices: Sequence[str], tf32: _Allowed
+) -> str:
     """Why a run's winner is of no use in this process; empty if it is of use."""
-    if line.precision == Precision.TF32.value and not tf32:
+    if line.precision == Precision.TF32.value and not tf32.products:
         return "it computes in TF32, which torch.set_float32_matmul_precision has to allow"
+    if not tf32.convolutions and _may_convolve_fp32(row["entry"]):
+        return "it was judged beside convolutions in TF32, which torch.backends.cudnn forbids here"
     if "any" in devices:
         return ""
     name = named_target(line.target).full_name
     if name not in devices:
         return f"it is for an {name}"
     return "it never ran on a GPU" if row["entry"]["timing"]["estimated"] else ""
+
+
+def _may_convolve_fp32(entry: Mapping[str, Any]) -> bool:
+    """Whether a module convolves fp32, as far as its calls tell."""
+    is_single = any(each.get("dtype") == "float32" for each in entry["inputs"])
+    return is_single and (not entry["calls"] or "convolution" in str(entry["calls"]))
 
 
 def _read_row(line: RunLine) -> dict[str, Any]:

@@ -51,11 +51,15 @@ def _gained_before(parts: Parts, descents: Sequence[Descent], more: int) -> floa
 
 
 def _went_before(parts: Parts, descents: Sequence[Descent]) -> tuple[float | None, ...]:
-    """How the longest search of this very graph came down, if the run goes on from its winner."""
+    """How the longest search of this very graph came down, if the run goes on from its winner.
+
+    Only this memory's own tell: a stranger's winner may hold as recorded and be no good.
+    """
     attempts, graph = parts.history.attempts, parts.session.graph_key.graph_hash
     if not attempts or attempts[0].candidate.task.move is not Move.RECALL:
         return ()
-    return max((each.best_ms for each in descents if each.graph == graph), key=len, default=())
+    own = (each.best_ms for each in descents if each.is_own and each.graph == graph)
+    return max(own, key=len, default=())
 
 
 def _stand(parts: Parts, descents: Sequence[Descent]) -> Here:

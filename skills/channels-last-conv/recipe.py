@@ -119,7 +119,11 @@ def _axes(detail: Convolution) -> tuple[WindowAxis, ...]:
 def _write_convolution(detail: Convolution, settings: Settings) -> list[str]:
     """The statements that make `y`, on the CPU by torch's own convolution."""
     axes, is_measured = _axes(detail), settings["algorithm"] == "measured"
-    takes_tf32 = "False" if settings.get(ACCURACY, 0) else "torch.backends.cudnn.allow_tf32"
+    takes_tf32 = (
+        "False"
+        if settings.get(ACCURACY, 0)
+        else 'torch.backends.cudnn.conv.fp32_precision == "tf32"'
+    )
     padding, stride = [axis.padding for axis in axes], [axis.stride for axis in axes]
     dilation, nothing = [axis.dilation for axis in axes], [0] * len(axes)
     on_cpu = write_call(
@@ -130,7 +134,9 @@ def _write_convolution(detail: Convolution, settings: Settings) -> list[str]:
     on_device = write_call(
         "y = torch.cudnn_convolution",
         f"x, w, {padding}, {stride}, {dilation}, {detail.groups}",
-        f"{is_measured}, False, {takes_tf32}",
+        f"{is_measured}",
+        "torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()",
+        f"{takes_tf32}",
         columns=COLUMNS - 4,
     )
     return ["if x.is_cpu:", indent(on_cpu, "    "), "else:", indent(on_device, "    ")]

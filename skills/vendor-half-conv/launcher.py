@@ -210,7 +210,9 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
     call = "cudnn_convolution"
     if detail.is_transposed:
         window, call = f"{padding}, {more}, {stride}, {dilation}", "cudnn_convolution_transpose"
-    takes_tf32 = "torch.backends.cudnn.allow_tf32" if knobs.accuracy < EXACT else "False"
+    takes_tf32 = (
+        'torch.backends.cudnn.conv.fp32_precision == "tf32"' if knobs.accuracy < EXACT else "False"
+    )
     layout = "channels_last" if len(axes) == 2 else "channels_last_3d"
     return "\n".join(
         [
@@ -222,7 +224,10 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
             "    if x.is_cpu",
             f"    else torch.{call}(",
             f"        staged, packed, {window}, {groups},",
-            f"        {knobs.algorithm == 'measured'}, False, {takes_tf32},",
+            f"        {knobs.algorithm == 'measured'},",
+            "        torch.backends.cudnn.deterministic",
+            "        or torch.are_deterministic_algorithms_enabled(),",
+            f"        {takes_tf32},",
             "    )",
             f"){f'[{wanted}]' if any(spare) else ''}.contiguous(memory_format=torch.{layout})",
         ]

@@ -185,7 +185,8 @@ def in_steps(values: torch.Tensor) -> torch.Tensor:
     if most == 0.0:
         return values
     step = 2.0 ** (math.frexp(most)[1] - _STEP_BITS)
-    moved = ((exact / step).floor() + 0.5) * step
+    # towards zero at a bound: what lies in [-1, 1] stays there, or modules refuse it
+    moved = ((exact / step).abs().ceil() - 0.5) * step * exact.sign()
     return torch.where(exact.isfinite() & (exact != 0), moved, exact).to(values.dtype)
 
 
