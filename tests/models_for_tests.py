@@ -73,6 +73,30 @@ def get_inputs():
 """,
         "",
     ),
+    "aliases": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(4, 16))
+        self.register_buffer("row", self.sums[0])
+        self.register_buffer("log", torch.zeros(4, 16))
+        self.drop = torch.nn.Dropout(0.5)
+        self.eval()
+    def forward(self, x, y):
+        self.sums.add_(1)
+        torch.add(x, 1, out=self.log)
+        kept = torch.exp(x)
+        same = self.drop(kept)
+        same += 1
+        return kept * same + self.row * torch.exp(y)
+def get_inputs():
+    x = torch.randn(4, 16)
+    return [x, x]
+""",
+        "",
+    ),
     "in_place": (
         """
 import torch

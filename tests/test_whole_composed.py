@@ -95,6 +95,20 @@ def test_a_composed_model_computes_what_the_model_does(name: str, tmp_path: Path
     assert "forward" not in vars(built.module)
 
 
+def test_values_that_share_memory_are_told_apart_from_those_that_do_not(tmp_path: Path) -> None:
+    """Buffers that are one, dropout that returns its input, results written elsewhere, an input
+    given twice."""
+    text = model_named("aliases", tmp_path)
+    composed = composed_of(text, tmp_path)
+    ours, other = (build_real(read_source(text)).module for _ in range(2))
+    x, y = torch.randn(4, 16), torch.randn(4, 16)
+    with torch.no_grad(), bind(ours, composed) as handle:
+        for args in ((x, y), (x, x), (y, x)):
+            torch.testing.assert_close(ours(*args), other(*args))
+            torch.testing.assert_close(ours.log, other.log)
+        assert handle.forwards[0].served == 3
+
+
 def test_a_call_that_the_graph_was_not_made_for_runs_the_model(tmp_path: Path) -> None:
     text = model_named("blocks", tmp_path)
     model = build_real(read_source(text)).module

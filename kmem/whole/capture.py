@@ -166,9 +166,10 @@ def _register_kept_tensors(model: nn.Module) -> list[str]:
 
 def _export(module: nn.Module, path: str, call: Call) -> Segment:
     """Raises Untraceable: with the reason."""
+    args, kwargs = _apart(call)
     try:
         with torch.no_grad():
-            program = torch.export.export(module, call.args, dict(call.kwargs), strict=False)
+            program = torch.export.export(module, args, kwargs, strict=False)
     except DeadlinePassed:
         raise
     except Exception as ex:  # exporting runs the author's code, which may raise anything
@@ -189,6 +190,26 @@ def _export(module: nn.Module, path: str, call: Call) -> Segment:
     except Exception as ex:  # a class of the author's that torch knows no text for
         raise Untraceable(f"its arguments or results cannot be written down: {ex}") from ex
     return Segment(path, _with_paths(tidied(graph), path), *texts, tuple(leaves), call.times)
+
+
+def _apart(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with a tensor of its own for each leaf.
+
+    Of one tensor that is given twice, a traced graph would read a single input, and compute wrongly
+    when two are given.
+    """
+    seen: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) in seen:
+            return leaf.detach()
+        seen.add(id(leaf))
+        return leaf
+
+    args, kwargs = pytree.tree_map(own, (call.args, dict(call.kwargs)))
+    return args, kwargs
 
 
 def _with_paths(graph: OpGraph, path: str) -> OpGraph:
