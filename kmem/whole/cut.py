@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.row import Convolution, Product, Reduction, Scan
-from kmem.problem.operators.table import find_operator
+from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.records import TensorSpec
 from kmem.whole.tidying import changes_what_it_reads
 
@@ -86,9 +86,8 @@ def is_heavy(node: Node) -> bool:
     return any(each in name for each in _HEAVY_NAMES)
 
 
-def _reduces(node: Node) -> bool:
-    operator = find_operator(node.target)
-    return operator is not None and isinstance(operator.lowering, Reduction)
+def _reduces(graph: OpGraph, node: Node) -> bool:
+    return isinstance(lowering_of(graph, node), Reduction)
 
 
 # --- where to cut
@@ -146,7 +145,11 @@ def _joined(
                 waiting = None
             if any(map(is_heavy, nodes)):
                 found.append(run)
-            elif found and not any(map(_reduces, nodes)) and _fits(graph, costs, found[-1], run):
+            elif (
+                found
+                and _fits(graph, costs, found[-1], run)
+                and not any(_reduces(graph, node) for node in nodes)
+            ):
                 found[-1] = _Run(found[-1].start, run.end)
             else:
                 waiting = run
