@@ -97,6 +97,46 @@ def get_inputs():
 """,
         "",
     ),
+    "counts": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        return torch.exp(x) * self.calls
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
+    "draws": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.exp(torch.nn.functional.dropout(x, 0.1))
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
+    "norms": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(16)
+    def forward(self, x):
+        return torch.relu(self.norm(x))
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
     "in_place": (
         """
 import torch
