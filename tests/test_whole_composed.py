@@ -136,6 +136,15 @@ def test_a_call_that_the_graph_was_not_made_for_runs_the_model(tmp_path: Path) -
             model(x)
             assert "another mode" in forward.reason
             model.eval()
+            model.layers[1].norm.train()
+            model(x)
+            assert "another mode" in forward.reason
+            model.eval()
+            seen: list[object] = []
+            hook = model.head.register_forward_hook(lambda *called: seen.append(called))
+            model(x)
+            assert seen and "hooks" in forward.reason
+            hook.remove()
             assert forward.served == 0
             model(x)
             assert forward.served == 1 and "served 1 calls" in str(handle)

@@ -81,6 +81,8 @@ def _describe(
         "function": f"segment_{number}",
         "path": segment.path,
         "training": graph.training,
+        "modes": list(segment.modes),
+        "hooks": segment.hooks,
         "inputs": segment.inputs,
         "outputs": segment.outputs,
         "leaves": [list(leaf) if isinstance(leaf, tuple) else leaf for leaf in segment.leaves],
