@@ -9,13 +9,16 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import click
 import pytest
 import torch
 from models_for_tests import model_named
 from torch.utils import _pytree as pytree
 
 import kmem
+from kmem.cli import cli
 from kmem.devices import named_target
+from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.load import execute_problem, load_problem
 from kmem.records import Contract, Precision
 from kmem.run.directory import RunDirectory
@@ -207,6 +210,26 @@ def test_a_report_tells_what_was_saved_and_what_was_dropped(tmp_path: Path) -> N
     assert bar.split()[1:3] == ["-3", "ms"] and bar.count("█") == 15
     assert "| p02_b | b | 1 | 1 | - | 0 | dropped: slower | r2 |" in text
     assert "Left as it is written: c (why)." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--pieces", "--out", "{out}"], "in another directory with --out"),
+        (["--input", "f32[3]"], "add --pieces"),
+        (["--least-gain", "0.1"], "add --pieces"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(words: list[str], said: str, tmp_path: Path) -> None:
+    state_of(tmp_path / "out")  # a run on another model
+    asked = ["optimize", model_named("casts", tmp_path), "--target", "h200", *words]
+    registry = collect(build_plugin_manager(), cli.commands)
+    with pytest.raises(click.ClickException, match=said):
+        cli.main(
+            [each.format(out=tmp_path / "out") for each in asked],
+            standalone_mode=False,
+            obj=registry,
+        )
 
 
 def test_what_kernels_reached_says_what_the_next_may_reach(tmp_path: Path) -> None:
