@@ -123,6 +123,17 @@ def get_inputs():
 """,
         "",
     ),
+    "strides": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.exp(x) * y
+def get_inputs():
+    return [torch.randn(1, 16).expand(4, 16), torch.randn(4, 32)[:, ::2]]
+""",
+        "",
+    ),
     "norms": (
         """
 import torch

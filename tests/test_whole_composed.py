@@ -173,6 +173,7 @@ def test_weights_that_are_loaded_later_are_those_that_kernels_read(tmp_path: Pat
         ("casts", RIGHT, ""),
         ("keeps_state", RIGHT, ""),  # in an attribute, which no state_dict has
         ("norms", RIGHT, ""),
+        ("strides", RIGHT, ""),  # expanded, and with gaps
         ("casts", WRONG, "output 0: errs"),
         ("norms", FORGETFUL, "buffer norm.running_mean: errs"),
         ("counts", RIGHT, "of the traced graph is not the model's"),

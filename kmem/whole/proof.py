@@ -138,12 +138,14 @@ def _redrawn(built: Built) -> Built:
     def draw(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             return leaf
+        if _is_expanded(leaf):
+            return leaf
         values = leaf.float()
         spread = values.std(unbiased=False) if values.numel() > 1 else torch.tensor(1.0)
         new = torch.randn(leaf.shape, device=leaf.device) * spread + values.mean()
         if bool((values >= 0).all()):
             new = new.abs()
-        return torch.empty_like(leaf).copy_(new)
+        return _copied(leaf).copy_(new)
 
     args, kwargs = pytree.tree_map(draw, (built.args, dict(built.kwargs)))
     return Built(built.module, args, kwargs)
@@ -235,10 +237,25 @@ def _are_drawn(before: Sequence[torch.Tensor]) -> bool:
 
 def _call(built: Built) -> Any:
     args, kwargs = pytree.tree_map(
-        lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf,
+        lambda leaf: _copied(leaf) if isinstance(leaf, torch.Tensor) else leaf,
         (built.args, dict(built.kwargs)),
     )
     return built.module(*args, **kwargs)
+
+
+def _copied(value: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides; what is expanded stays itself, for it cannot be written."""
+    if _is_expanded(value):
+        return value
+    return torch.empty_strided(
+        value.shape, value.stride(), dtype=value.dtype, device=value.device
+    ).copy_(value)
+
+
+def _is_expanded(value: torch.Tensor) -> bool:
+    return any(
+        step == 0 and size > 1 for size, step in zip(value.shape, value.stride(), strict=True)
+    )
 
 
 def _tensors(outputs: Any) -> list[torch.Tensor]:
@@ -291,7 +308,7 @@ def _evaluated(
         for leaf in segment.leaves
         if not isinstance(leaf, tuple) and isinstance(found[leaf], torch.Tensor)
     ]
-    results = {f"output {number}": each for number, each in enumerate(outputs)}
+    results: dict[str, Any] = {f"output {number}": each for number, each in enumerate(outputs)}
     results |= {f"buffer {each.target}": given[each.name] for each in _buffers(captured)}
     if floating is None:
         return results
