@@ -73,6 +73,81 @@ def get_inputs():
 """,
         "",
     ),
+    "aliases": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(4, 16))
+        self.register_buffer("row", self.sums[0])
+        self.register_buffer("log", torch.zeros(4, 16))
+        self.drop = torch.nn.Dropout(0.5)
+        self.eval()
+    def forward(self, x, y):
+        self.sums.add_(1)
+        torch.add(x, 1, out=self.log)
+        kept = torch.exp(x)
+        same = self.drop(kept)
+        same += 1
+        return kept * same + self.row * torch.exp(y)
+def get_inputs():
+    x = torch.randn(4, 16)
+    return [x, x]
+""",
+        "",
+    ),
+    "counts": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+    def forward(self, x):
+        self.calls += 1
+        return torch.exp(x) * self.calls
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
+    "draws": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.exp(torch.nn.functional.dropout(x, 0.1))
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
+    "strides": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.exp(x) * y
+def get_inputs():
+    return [torch.randn(1, 16).expand(4, 16), torch.randn(4, 32)[:, ::2]]
+""",
+        "",
+    ),
+    "norms": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(16)
+    def forward(self, x):
+        return torch.relu(self.norm(x))
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
     "in_place": (
         """
 import torch

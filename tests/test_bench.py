@@ -1028,6 +1028,8 @@ def test_nothing_to_run_is_refused_before_anything_is_made(tmp_path: Path) -> No
     out = str(tmp_path / "out")
     nothing = CliRunner().invoke(cli, ["bench", "--resume", out])
     assert (nothing.exit_code, "Name problem files" in nothing.stderr) == (2, True)
+    both = CliRunner().invoke(cli, ["bench", ".", "--record", out, "--sync"])
+    assert (both.exit_code, "not with --record" in both.stderr) == (2, True)
     nowhere = CliRunner().invoke(
         cli, ["bench", str(tmp_path / "nowhere"), "--target", "h200", "--resume", out]
     )

@@ -55,6 +55,14 @@ def test_what_would_have_to_leave_this_machine_is_refused(
     assert done.exit_code == 2 and f"{what} does not go with --executor ray" in done.stderr
 
 
+def test_a_directory_of_the_users_is_not_emptied(tmp_path: Path) -> None:
+    problem = silu(tmp_path).path
+    words = ["--executor", "slurm", "--address", "local", "--target", "h200"]
+    done = kmem(problem, *words, "--out", str(tmp_path))
+    assert "choose another directory with --out" in str(done.exception)
+    assert Path(problem).is_file()
+
+
 def test_an_executor_that_nobody_registered_is_named_with_those_there_are(tmp_path: Path) -> None:
     done = kmem(silu(tmp_path).path, "--executor", "cloud")
     assert str(done.exception) == "No executor named 'cloud'. Registered: local, ray, slurm"

@@ -9,13 +9,16 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import click
 import pytest
 import torch
 from models_for_tests import model_named
 from torch.utils import _pytree as pytree
 
 import kmem
+from kmem.cli import cli
 from kmem.devices import named_target
+from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.load import execute_problem, load_problem
 from kmem.records import Contract, Precision
 from kmem.run.directory import RunDirectory
@@ -39,12 +42,23 @@ from kmem.whole.state import (
 )
 
 H200 = named_target("h200")
-#: A kernel that runs what it replaces, and one that is wrong by a little.
+#: A kernel that runs what it replaces, one that leaves buffers as they are, and one that is wrong
+#: by a little.
 RIGHT = """
 
 class ModelNew(Model):
     def forward(self, *inputs):
         return super().forward(*inputs)
+"""
+FORGETFUL = """
+
+class ModelNew(Model):
+    def forward(self, *inputs):
+        before = [each.clone() for each in self.buffers()]
+        made = super().forward(*inputs)
+        for each, value in zip(self.buffers(), before):
+            each.copy_(value)
+        return made
 """
 WRONG = RIGHT.replace("forward(*inputs)", "forward(*inputs) * 1.05")
 
@@ -95,6 +109,20 @@ def test_a_composed_model_computes_what_the_model_does(name: str, tmp_path: Path
     assert "forward" not in vars(built.module)
 
 
+def test_values_that_share_memory_are_told_apart_from_those_that_do_not(tmp_path: Path) -> None:
+    """Buffers that are one, dropout that returns its input, results written elsewhere, an input
+    given twice."""
+    text = model_named("aliases", tmp_path)
+    composed = composed_of(text, tmp_path)
+    ours, other = (build_real(read_source(text)).module for _ in range(2))
+    x, y = torch.randn(4, 16), torch.randn(4, 16)
+    with torch.no_grad(), bind(ours, composed) as handle:
+        for args in ((x, y), (x, x), (y, x)):
+            torch.testing.assert_close(ours(*args), other(*args))
+            torch.testing.assert_close(ours.log, other.log)
+        assert handle.forwards[0].served == 3
+
+
 def test_a_call_that_the_graph_was_not_made_for_runs_the_model(tmp_path: Path) -> None:
     text = model_named("blocks", tmp_path)
     model = build_real(read_source(text)).module
@@ -111,6 +139,15 @@ def test_a_call_that_the_graph_was_not_made_for_runs_the_model(tmp_path: Path) -
             model(x)
             assert "another mode" in forward.reason
             model.eval()
+            model.layers[1].norm.train()
+            model(x)
+            assert "another mode" in forward.reason
+            model.eval()
+            seen: list[object] = []
+            hook = model.head.register_forward_hook(lambda *called: seen.append(called))
+            model(x)
+            assert seen and "hooks" in forward.reason
+            hook.remove()
             assert forward.served == 0
             model(x)
             assert forward.served == 1 and "served 1 calls" in str(handle)
@@ -130,15 +167,27 @@ def test_weights_that_are_loaded_later_are_those_that_kernels_read(tmp_path: Pat
         )
 
 
-@pytest.mark.parametrize(("kernel", "passed"), [(RIGHT, True), (WRONG, False)])
-def test_the_whole_is_held_to_float64(kernel: str, passed: bool, tmp_path: Path) -> None:
-    text = model_named("casts", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "kernel", "reason"),
+    [
+        ("casts", RIGHT, ""),
+        ("keeps_state", RIGHT, ""),  # in an attribute, which no state_dict has
+        ("norms", RIGHT, ""),
+        ("strides", RIGHT, ""),  # expanded, and with gaps
+        ("casts", WRONG, "output 0: errs"),
+        ("norms", FORGETFUL, "buffer norm.running_mean: errs"),
+        ("counts", RIGHT, "of the traced graph is not the model's"),
+        ("draws", RIGHT, "draws random numbers"),
+    ],
+)
+def test_the_whole_is_held_to_float64(name: str, kernel: str, reason: str, tmp_path: Path) -> None:
+    text = model_named(name, tmp_path)
     composed = composed_of(text, tmp_path, kernel)
     question = Question(text, (), None, "match", str(composed.directory), seed=1, time=False)
     proof = find_proof(question)
     assert proof.how == "kernels in the interpreter"
-    assert (proof.passed, "errs" in proof.reason) == (passed, not passed)
-    assert proof.error > 0
+    assert proof.passed is not bool(reason) and reason in proof.reason
+    assert proof.error > 0 or reason
 
 
 def state_of(directory: Path) -> ModelState:
@@ -162,6 +211,26 @@ def test_a_report_tells_what_was_saved_and_what_was_dropped(tmp_path: Path) -> N
     assert bar.split()[1:3] == ["-3", "ms"] and bar.count("█") == 15
     assert "| p02_b | b | 1 | 1 | - | 0 | dropped: slower | r2 |" in text
     assert "Left as it is written: c (why)." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--pieces", "--out", "{out}"], "in another directory with --out"),
+        (["--input", "f32[3]"], "add --pieces"),
+        (["--least-gain", "0.1"], "add --pieces"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(words: list[str], said: str, tmp_path: Path) -> None:
+    state_of(tmp_path / "out")  # a run on another model
+    asked = ["optimize", model_named("casts", tmp_path), "--target", "h200", *words]
+    registry = collect(build_plugin_manager(), cli.commands)
+    with pytest.raises(click.ClickException, match=said):
+        cli.main(
+            [each.format(out=tmp_path / "out") for each in asked],
+            standalone_mode=False,
+            obj=registry,
+        )
 
 
 def test_what_kernels_reached_says_what_the_next_may_reach(tmp_path: Path) -> None:

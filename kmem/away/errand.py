@@ -73,7 +73,7 @@ class Errand(Listener):
         asked, out_dir = self._asked, self._asked.out_dir
         self._said.clear()
         resumed = self._resumable(worker)
-        if resumed is None:
+        if resumed is None and (owner_of(out_dir) is not None or is_ours(out_dir)):
             shutil.rmtree(out_dir, ignore_errors=True)
         source = asked.problem.read_text(encoding="utf-8")
         # a problem that imports its project's modules is only to be found where those are
@@ -150,6 +150,11 @@ class Errand(Listener):
 
     def gave_up(self, reason: str) -> None:
         self._on_end(JobResult(1, "", f"Error: {reason}\n", {}, 0.0))
+
+
+def is_ours(out_dir: Path) -> bool:
+    """Whether a run on a worker wrote this directory, which the next may then empty."""
+    return (out_dir / _PLACE).is_file()
 
 
 def _place_of(worker: Worker) -> list[str]:

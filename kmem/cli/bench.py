@@ -85,6 +85,10 @@ def bench(
             "--gpus does not go with --record, which measures on one GPU of this machine; record "
             "parts of a suite with --only, or on several with --executor ray --address local."
         )
+    if options.sync or options.control is not None:
+        raise click.UsageError(
+            "--sync and --control go with a bench of runs, not with --record; leave them out"
+        )
     from kmem.cli.actions.record import record_suite  # loads torch
 
     record_suite(paths, options, options.record, registry)

@@ -69,6 +69,8 @@ def optimize(
     registry: Registry = context.obj
     run_options, pieces = options.run, options.pieces
     is_model = pieces.pieces or is_no_file(problem)
+    if not is_model:
+        _refuse_options_of_models(context)
     if run_options.where.executor != "local":
         if is_model:
             raise click.UsageError(
@@ -107,6 +109,13 @@ def optimize(
     run = make_run(Path(problem), run_options, models)
     with page_beside(run) if ui else nullcontext():
         execute_run(run, registry, as_json=as_json)
+
+
+def _refuse_options_of_models(context: click.Context) -> None:
+    names = {"inputs": "--input", "piece_minutes": "--piece-minutes", "least_gain": "--least-gain"}
+    for name, said in names.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{said} is for a model that is cut into pieces; add --pieces")
 
 
 def _optimize_elsewhere(

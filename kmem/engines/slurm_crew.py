@@ -52,10 +52,23 @@ _POLL_S = 0.2
 #: Clusters of submitit that are none of Slurm's: processes of this machine, or this very process.
 _WITHOUT_SLURM = ("local", "debug")
 #: Options that submitit knows by name; others go to sbatch as they are.
-_KNOWN = frozenset({
-    "account", "array_parallelism", "comment", "constraint", "cpus_per_gpu", "exclude",
-    "exclusive", "gres", "mem_per_gpu", "nodelist", "partition", "qos", "signal_delay_s",
-})  # fmt: skip
+_KNOWN = frozenset(
+    {
+        "account",
+        "array_parallelism",
+        "comment",
+        "constraint",
+        "cpus_per_gpu",
+        "exclude",
+        "exclusive",
+        "gres",
+        "mem_per_gpu",
+        "nodelist",
+        "partition",
+        "qos",
+        "signal_delay_s",
+    }
+)
 _TOGETHER = frozenset({"cpus_per_task", "mem_gb"})  # named alike for every cluster
 
 

@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from kmem.errors import OutputError
+from kmem.whole.capture import inner_hooks
 from kmem.whole.compose import GRAPH, KERNELS, MANIFEST
 
 
@@ -193,7 +194,12 @@ class SegmentForward:
         self.reason = ""
         self._module, self._function = module, function
         self._pieces = pieces
-        self._training = data["training"]
+        training = data["training"]
+        self._modes = [
+            (each, training is (name not in data["modes"]))
+            for name, each in module.named_modules(prefix=self.path)
+        ]
+        self._inner_hooks, self._hooks = inner_hooks(module), data["hooks"]
         self._inputs = pytree.treespec_loads(data["inputs"])
         self._outputs = pytree.treespec_loads(data["outputs"])
         self._leaves = data["leaves"]
@@ -238,8 +244,10 @@ class SegmentForward:
         self, leaves: Sequence[Any], spec: pytree.TreeSpec, state: Sequence[torch.Tensor]
     ) -> str:
         """Why this call runs the module's own code; empty if the graph can answer it."""
-        if self._module.training is not self._training:
+        if any(each.training is not training for each, training in self._modes):
             return "the module is in another mode than when it was captured"
+        if sum(map(len, self._inner_hooks)) != self._hooks:
+            return "submodules have other hooks than when they were captured"
         if spec != self._inputs:
             return "it is called with arguments that are nested otherwise"
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -265,11 +273,11 @@ def _dtype(each: Mapping[str, Any]) -> torch.dtype:
 
 def _expected(each: Mapping[str, Any]) -> tuple[Any, ...]:
     if "value" in each:
-        return (each["value"],)
+        return type(each["value"]), each["value"]
     return tuple(each["shape"]), tuple(each["stride"]), _dtype(each)
 
 
 def _found(leaf: Any) -> tuple[Any, ...]:
     if isinstance(leaf, torch.Tensor):
         return tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype
-    return (leaf,)
+    return type(leaf), leaf

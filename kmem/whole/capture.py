@@ -10,7 +10,7 @@ the graph itself made.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,7 +46,8 @@ class Segment:
 
     Inputs and outputs are flat in the graph; `inputs` and `outputs` say how they are nested (as
     pytree.treespec_dumps does). `leaves` has for each leaf of the outputs the place among the
-    graph's outputs, or the value itself in a tuple of one.
+    graph's outputs, or the value itself in a tuple of one. `modes` are the modules inside, by
+    paths of the model, that were in another mode than the submodule; `hooks` counts theirs.
     """
 
     path: str
@@ -55,6 +56,8 @@ class Segment:
     outputs: str
     leaves: tuple[int | tuple[Any], ...]
     calls: int = 1  # of one forward of the model
+    modes: tuple[str, ...] = ()
+    hooks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +169,10 @@ def _register_kept_tensors(model: nn.Module) -> list[str]:
 
 def _export(module: nn.Module, path: str, call: Call) -> Segment:
     """Raises Untraceable: with the reason."""
+    args, kwargs = _apart(call)
     try:
         with torch.no_grad():
-            program = torch.export.export(module, call.args, dict(call.kwargs), strict=False)
+            program = torch.export.export(module, args, kwargs, strict=False)
     except DeadlinePassed:
         raise
     except Exception as ex:  # exporting runs the author's code, which may raise anything
@@ -188,7 +192,46 @@ def _export(module: nn.Module, path: str, call: Call) -> Segment:
         texts = pytree.treespec_dumps(spec), pytree.treespec_dumps(program.call_spec.out_spec)
     except Exception as ex:  # a class of the author's that torch knows no text for
         raise Untraceable(f"its arguments or results cannot be written down: {ex}") from ex
-    return Segment(path, _with_paths(tidied(graph), path), *texts, tuple(leaves), call.times)
+    modes = tuple(
+        name
+        for name, each in module.named_modules(prefix=path)
+        if each.training is not module.training
+    )
+    return Segment(
+        path,
+        _with_paths(tidied(graph), path),
+        *texts,
+        tuple(leaves),
+        call.times,
+        modes,
+        sum(map(len, inner_hooks(module))),
+    )
+
+
+def inner_hooks(module: nn.Module) -> list[Sized]:
+    """What is called around the forwards of submodules, which a graph does not call."""
+    inside = [each for each in module.modules() if each is not module]
+    return [held for each in inside for held in (each._forward_pre_hooks, each._forward_hooks)]
+
+
+def _apart(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with a tensor of its own for each leaf.
+
+    Of one tensor that is given twice, a traced graph would read a single input, and compute wrongly
+    when two are given.
+    """
+    seen: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) in seen:
+            return leaf.detach()
+        seen.add(id(leaf))
+        return leaf
+
+    args, kwargs = pytree.tree_map(own, (call.args, dict(call.kwargs)))
+    return args, kwargs
 
 
 def _with_paths(graph: OpGraph, path: str) -> OpGraph:

@@ -19,6 +19,7 @@ from kmem.run.directory import RunDirectory
 from kmem.whole.capture import Captured, Segment
 from kmem.whole.cut import Piece
 from kmem.whole.pieces import PieceGroup
+from kmem.whole.tidying import changes_what_it_reads
 from kmem.whole.write_piece import python_name, renamed
 
 MANIFEST = "composed.json"
@@ -80,6 +81,8 @@ def _describe(
         "function": f"segment_{number}",
         "path": segment.path,
         "training": graph.training,
+        "modes": list(segment.modes),
+        "hooks": segment.hooks,
         "inputs": segment.inputs,
         "outputs": segment.outputs,
         "leaves": [list(leaf) if isinstance(leaf, tuple) else leaf for leaf in segment.leaves],
@@ -203,7 +206,7 @@ def _needed(graph: OpGraph, steps: Sequence[tuple[_Step, Node | None]]) -> list[
     made_by_piece = {value for (_, _, made), node in steps if node is None for value in made}
     for step, node in reversed(steps):
         read, made = step[1:]
-        is_effect = node is not None and (node.is_in_place or not made)
+        is_effect = node is not None and (changes_what_it_reads(node) or not made)
         is_double = node is not None and bool(set(made) & made_by_piece)
         if (wanted & set(made) or is_effect) and not is_double:
             live.append(step)

@@ -14,6 +14,7 @@ from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.row import Convolution, Product, Reduction, Scan
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.records import TensorSpec
+from kmem.whole.tidying import changes_what_it_reads
 
 #: Heavy operators of a piece: an attention has its four projections and the attention itself.
 MOST_HEAVY = 6
@@ -69,7 +70,7 @@ def _without_writing(graph: OpGraph, run: _Run) -> list[tuple[Node, ...]]:
     """A run parted by the nodes that change state, which stay the library's."""
     parts: list[list[Node]] = [[]]
     for node in graph.nodes[run.start : run.end]:
-        if node.is_in_place:
+        if changes_what_it_reads(node):
             parts.append([])
         else:
             parts[-1].append(node)

@@ -15,7 +15,7 @@ from math import isfinite
 from pathlib import Path
 
 from kmem.devices import resolve_target
-from kmem.errors import KmemError, first_line
+from kmem.errors import KmemError, OutputError, first_line
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.load import execute_problem, load_problem
@@ -94,6 +94,7 @@ def optimize_model(
     root = settings.piece.out or default_run_directory(f"{name}-pieces-{stamp}")
     known = read_state(root)
     if known is not None:
+        _refuse_another_model(root, known.settings, settings)
         settings = known.settings
         if known.finished:
             say(f"The run in {root} has finished already; nothing is done again.")
@@ -113,6 +114,14 @@ def optimize_model(
     write_state(model.directory, state)
     write_model_report(model.directory, state)
     return ModelResult(root, state)
+
+
+def _refuse_another_model(root: Path, known: ModelSettings, asked: ModelSettings) -> None:
+    if (known.model, known.inputs, known.mode) != (asked.model, asked.inputs, asked.mode):
+        raise OutputError(
+            f"{root} holds a run on {' '.join((known.model, *known.inputs))}; begin one on another "
+            "model, or with other inputs, in another directory with --out"
+        )
 
 
 def _open(

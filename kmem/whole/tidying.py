@@ -12,19 +12,43 @@ import torch
 
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
 from kmem.problem.operators.table import find_operator
+from kmem.records import TensorSpec
+
+_DROPOUTS = tuple(
+    f"aten.{name}.default"
+    for name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+)
 
 
 def tidied(graph: OpGraph) -> OpGraph:
     """The graph without assertions, values that nothing reads, and needless work in place."""
     nodes = [node for node in graph.nodes if "_assert_" not in node.target]
-    graph = _without_dead(replace(graph, nodes=tuple(nodes)))
+    graph = _without_dead(_without_idle_dropout(replace(graph, nodes=tuple(nodes))))
     return _counts_last(_without_dead(_out_of_place(graph)))
 
 
-def _counts_last(graph: OpGraph) -> OpGraph:
-    """State that a forward changes and reads nowhere else is changed at its end.
+def _without_idle_dropout(graph: OpGraph) -> OpGraph:
+    """The graph without dropout that drops nothing, which returns the very tensor that it is given.
 
-    So counters of batches, one in every norm, do not part its neighbours.
+    Its schema promises a new one, so that work in place on the result would miss what it was.
+    """
+    renamed: dict[str, str] = {}
+    nodes = []
+    for node in graph.nodes:
+        node = _reading(node, renamed)
+        if node.target in _DROPOUTS and (node.args[1] == 0 or node.args[2:] == (False,)):
+            renamed[node.name] = next(node.refs())
+        else:
+            nodes.append(node)
+    outputs = tuple(renamed.get(name, name) for name in graph.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _counts_last(graph: OpGraph) -> OpGraph:
+    """Numbers that a forward changes and reads nowhere else are changed at its end.
+
+    So counters of batches, one in every norm, do not part its neighbours. Tensors stay where they
+    are: another name may stand for the same memory.
     """
     late = [
         node
@@ -32,6 +56,8 @@ def _counts_last(graph: OpGraph) -> OpGraph:
         if node.is_in_place
         and all(graph.node(name) is None for name in node.refs())
         and all(graph.users(name) == (node,) for name in node.refs())
+        and isinstance(node.output, TensorSpec)
+        and node.output.shape == ()
         and not graph.users(node.name)
         and node.name not in graph.outputs
     ]
@@ -43,16 +69,16 @@ def _without_dead(graph: OpGraph) -> OpGraph:
     wanted = set(graph.outputs)
     live = []
     for node in reversed(graph.nodes):
-        if node.name in wanted or node.is_in_place or _may_change_state(node):
+        if node.name in wanted or changes_what_it_reads(node):
             live.append(node)
             wanted.update(node.refs())
     return replace(graph, nodes=tuple(reversed(live)))
 
 
-def _may_change_state(node: Node) -> bool:
+def changes_what_it_reads(node: Node) -> bool:
     """Whether an operator writes to what it reads, as its schema says, under whatever name."""
     found = _schema(node)
-    return found is not None and found.is_mutable
+    return node.is_in_place or (found is not None and found.is_mutable)
 
 
 def _schema(node: Node) -> torch.FunctionSchema | None:

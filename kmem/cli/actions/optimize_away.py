@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kmem.away.errand import Asked, Errand
+from kmem.away.errand import Asked, Errand, is_ours
 from kmem.away.home import Home
 from kmem.cli.actions.crews import find_executor, open_desk
 from kmem.cli.actions.termination import interrupt_on_termination
@@ -16,6 +16,7 @@ from kmem.cli.exit_codes import EXIT_INTERRUPTED
 from kmem.cli.options.run import RunOptions
 from kmem.engines.executor import JobResult, Wanted
 from kmem.engines.scheduler import Work
+from kmem.errors import OutputError
 from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.run.directory import default_run_directory
@@ -37,6 +38,11 @@ def optimize_away(
     file = problem / "problem.py" if problem.is_dir() else problem
     now = datetime.now(UTC)
     out_dir = (options.out or default_run_directory(f"{loaded.name}-{now:%Y%m%d-%H%M%S}")).resolve()
+    if out_dir.exists() and not is_ours(out_dir) and any(out_dir.iterdir()):
+        raise OutputError(
+            f"{out_dir} holds files that no run on a worker wrote, and would be emptied; choose "
+            "another directory with --out"
+        )
     over = threading.Event()
     found: list[JobResult] = []
 
