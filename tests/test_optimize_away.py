@@ -1,17 +1,21 @@
 """`kmem optimize --executor`: what goes along, what is refused, and a run on a worker."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 from test_away import silu
+from test_memory_store import RUN
 
+from kmem.away.errand import _PLACE
 from kmem.cli.optimize import optimize
 from kmem.cli.options.words import words_of
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
+from kmem.run.directory import RunDirectory
 
 
 def kmem(*words: str) -> Result:
@@ -61,6 +65,20 @@ def test_a_directory_of_the_users_is_not_emptied(tmp_path: Path) -> None:
     done = kmem(problem, *words, "--out", str(tmp_path))
     assert "choose another directory with --out" in str(done.exception)
     assert Path(problem).is_file()
+
+
+def test_the_directory_of_a_run_on_another_problem_is_not_taken_for_this_ones(
+    tmp_path: Path,
+) -> None:
+    problem, out = silu(tmp_path).path, tmp_path / "out"
+    other = replace(RUN, out_dir=str(out))
+    with Memory() as memory:
+        memory.runs.start(other)
+    out.mkdir()
+    RunDirectory(out).own(other)
+    (out / _PLACE).write_text("[]")
+    done = kmem(problem, "--executor", "slurm", "--target", "h200", "--out", str(out))
+    assert f"run {RUN.id} on another problem" in str(done.exception)
 
 
 def test_an_executor_that_nobody_registered_is_named_with_those_there_are(tmp_path: Path) -> None:

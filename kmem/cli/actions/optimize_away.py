@@ -17,9 +17,11 @@ from kmem.cli.options.run import RunOptions
 from kmem.engines.executor import JobResult, Wanted
 from kmem.engines.scheduler import Work
 from kmem.errors import OutputError
+from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.load import load_problem
-from kmem.run.directory import default_run_directory
+from kmem.records import Problem
+from kmem.run.directory import default_run_directory, owner_of
 
 #: A run ends by itself at its minutes; baselines and its end may take so much longer.
 _LIMIT_EXTRA_S = 3600.0
@@ -43,6 +45,7 @@ def optimize_away(
             f"{out_dir} holds files that no run on a worker wrote, and would be emptied; choose "
             "another directory with --out"
         )
+    _refuse_another(out_dir, loaded)
     over = threading.Event()
     found: list[JobResult] = []
 
@@ -82,6 +85,20 @@ def optimize_away(
             )
             raise SystemExit(EXIT_INTERRUPTED) from None
     _tell(found[0], out_dir, as_json=as_json)
+
+
+def _refuse_another(out_dir: Path, problem: Problem) -> None:
+    """Raise OutputError if the directory is that of a run on another problem."""
+    owner = owner_of(out_dir)
+    if owner is None:
+        return
+    with Memory.to_read() as memory:
+        known = memory.runs.get(owner) if memory.runs.has(owner) else None
+    if known is not None and known.problem.source != problem.source:
+        raise OutputError(
+            f"{out_dir} is the directory of run {owner} on another problem ({known.problem.name}); "
+            "choose another with --out"
+        )
 
 
 def _tell(result: JobResult, out_dir: Path, *, as_json: bool) -> None:
