@@ -153,6 +153,15 @@ def test_a_candidate_may_err_at_most_twice_what_eager_does() -> None:
     assert not is_within(Difference(0.0, 0.0, "misplaced"), eager, 1e-6)
 
 
+def test_noise_may_be_larger_than_the_noise_of_eager_and_an_error_may_not() -> None:
+    noise = Difference(5.7e8, 5.9e8)  # the mean of a normalised group, which is zero
+    assert is_within(Difference(1.3e9, 1.1e9), noise, 1e-6)
+    assert is_within(Difference(4.5e9, 9.4e9), noise, 1e-6)
+    assert not is_within(Difference(4.6e9, 1.1e9), noise, 1e-6)
+    assert not is_within(Difference(1.3e9, 9.5e9), noise, 1e-6)
+    assert not is_within(Difference(2.0, 0.9), Difference(0.9, 0.9), 1e-6)
+
+
 def test_tf32_operands_stay_outside_an_fp32_contract() -> None:
     torch.manual_seed(0)
     a, b = torch.rand(64, 256), torch.rand(256, 64)
