@@ -259,12 +259,16 @@ class Reference:
         """What the module leaves in its buffers after so many forwards in a row of its inputs."""
         with room_for(self.problem):
             eager = self.module.run_eager(self.inputs.values, seed, calls=calls)
-        layouts = layouts_of(eager.outputs)
+            oracle_state = {}
+            if not self.is_stochastic:
+                double = self.module.run_oracle(self.inputs.values, seed, calls=calls)
+                oracle_state = double.changed_buffers
         return Answer(
             eager.returns_tuple,
-            layouts,
+            layouts_of(eager.outputs),
             self.module.floors_for(eager.outputs),
             eager_state=eager.changed_buffers,
+            oracle_state=oracle_state,
         )
 
     def _expect(self, values: Sequence[object], seed: int) -> Expected:
