@@ -140,6 +140,20 @@ def test_a_part_of_the_minutes_is_kept_for_the_verification() -> None:
     assert (clock.looks_in_time, clock.verifications_in_time) == (1, 1)
 
 
+def test_no_further_candidates_are_measured_in_the_time_that_is_kept_for_the_verdict(
+    tmp_path: Path,
+) -> None:
+    judgement = Judgement(screening_s=30.0)
+    clock = Clock(lambda: 60.0 - judgement.now_s, lambda: 31.0)
+    clock.is_ready = lambda known: False
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=8)
+        result, attempts, _ = walk_ladder(run, memory, judgement, clock=clock)
+        assert replayed(run, memory, tmp_path) == []
+    assert len(attempts) == 1
+    assert (judgement.verified, result.unverified_faster) == (judgement.judged, 0)
+
+
 def test_one_verdict_is_due_even_when_the_minutes_are_over() -> None:
     clock = Clock(lambda: -1.0)
     assert clock.may_verify(is_first=True)

@@ -241,6 +241,8 @@ def _measure_and_repair(
     parts.measurer.expect([candidate for batch in batches for candidate in batch])
     for place, batch in enumerate(batches):
         left = sum(map(len, batches[place:]))
+        if place and parts.clock.is_over():  # what is left of the minutes is for the verdict
+            return
         if place and (reason := reason_enough(parts, remembered.descents, left)):
             parts.announce("measure", f"{left} candidates are left out: {reason}")
             return
