@@ -152,6 +152,38 @@ def quick_embeddings() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def standing_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """Makes templates of workers: on the CPU one, which stands until the tests end."""
+    from kmem.measure.pool.template import WorkerTemplate
+
+    class Standing(WorkerTemplate):
+        def close(self) -> None:
+            """Pools come and go."""
+
+    standing: list[Standing] = []
+
+    def make(directory: Path, device: str) -> WorkerTemplate:
+        if device != "cpu":
+            return WorkerTemplate(directory, device)
+        if not standing or not standing[-1].alive:
+            standing.append(Standing(tmp_path_factory.mktemp("template"), device))
+        return standing[-1]
+
+    yield make
+    for template in standing:
+        WorkerTemplate.close(template)
+
+
+@pytest.fixture
+def shared_template(standing_template: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are forked from one process for many tests; it sees no candidate.
+
+    To start one takes more than a second, and what starts and ends when is tested elsewhere.
+    """
+    monkeypatch.setattr("kmem.measure.pool.workers.WorkerTemplate", standing_template)
+
+
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's database, caches of kmem or configuration."""
