@@ -13,6 +13,8 @@ from kmem.measure.user_test import read_user_test, run_user_test
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Kernel, Problem
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 PROBLEM = """
 import torch
 class Model(torch.nn.Module):
