@@ -152,9 +152,9 @@ def quick_embeddings() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def standing_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
-    """Makes templates of workers: on the CPU one, which stands until the tests end."""
+    """Makes templates of workers: on the CPU one, which stands until the tests of a file end."""
     from kmem.measure.pool.template import WorkerTemplate
 
     class Standing(WorkerTemplate):
@@ -177,7 +177,7 @@ def standing_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
 
 @pytest.fixture
 def shared_template(standing_template: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are forked from one process for many tests; it sees no candidate.
+    """Workers are forked from one process for all tests of a file; it sees no candidate.
 
     To start one takes more than a second, and what starts and ends when is tested elsewhere.
     """
