@@ -17,8 +17,8 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(8, 512, 768)]
+    return [torch.randn(32, 512, 192)]
 
 
 def get_init_inputs():
-    return [768, 12]
+    return [192, 3]
