@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from kmem.cli import cli
 from kmem.plugins import build_plugin_manager, collect
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 GUIDE = Path(__file__).parent.parent / "docs" / "skills.md"
 _BLOCK = re.compile(r"^(?P<before>[^\n]*)\n\n?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 
