@@ -9,7 +9,7 @@ It knows no recipe and no knob. Where a knob cannot go that way alone, the other
 leads to the nearest legal settings. `kmem.testing.check_moves` holds a skill's moves to this.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from kmem.recipes import Role, Settings
 from kmem.records import Knob
@@ -31,14 +31,31 @@ def moved_settings(
         settings: the legal ones of a site, best first.
         roles: of the knobs of the site's recipe.
     """
+    led = list(_led(move, base, settings, roles))
+    if len(led) < 2:
+        return led
     moving = {name for step in move.steps for name, found in roles.items() if _role_of(step, found)}
     places = {name: _places(settings, name) for name in base}
-    led = [
-        (_distance(base, setting, moving, places), place, setting)
-        for place, setting in enumerate(settings)
-        if all(_goes(step, base, setting, roles) for step in move.steps)
-    ]
-    return [setting for *_, setting in sorted(led, key=lambda entry: entry[:2])]
+    # sorting keeps equals as they stand
+    return sorted(led, key=lambda setting: _distance(base, setting, moving, places))
+
+
+def leads_somewhere(
+    move: KnobMove, base: Settings, settings: Sequence[Settings], roles: Roles
+) -> bool:
+    """Whether there is a setting to which a move leads; the arguments are those of moved_settings.
+
+    The first one answers; there may be thousands.
+    """
+    return next(_led(move, base, settings, roles), None) is not None
+
+
+def _led(
+    move: KnobMove, base: Settings, settings: Sequence[Settings], roles: Roles
+) -> Iterator[Settings]:
+    for setting in settings:
+        if all(_goes(step, base, setting, roles) for step in move.steps):
+            yield setting
 
 
 def _role_of(step: Step, roles: Iterable[Role]) -> Role | None:

@@ -203,7 +203,7 @@ def _read_binary(kernel) -> dict:  # noqa: ANN001 - what Triton's warmup returns
         file.write(kernel.asm["cubin"])
         file.flush()
         usage = _output(cuobjdump, "-res-usage", file.name)
-        sass = _output(nvdisasm, "-c", file.name)
+        sass = _output(nvdisasm, "-c", "-ndf", file.name)
     return {
         "stack": int(re.search(r"STACK:(\d+)", usage)[1]),
         "local": int(re.search(r"LOCAL:(\d+)", usage)[1]),

@@ -9,6 +9,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 # read when torch is first imported; the cores are taken by the workers of pytest-xdist
@@ -21,24 +22,37 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("kmem", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kmem")
 
-#: The files that take longest. They are begun first, so that no worker of pytest-xdist is left with
-#: one when the others are done.
+#: The files that take longest, in that order. They are begun first, so that no worker of
+#: pytest-xdist is left with one when the others are done.
 LONG_FILES = (
-    "test_bench.py",
-    "test_bundle.py",
+    "test_newcomer.py",
     "test_cli_optimize.py",
-    "test_judge_cli.py",
-    "test_judge_corpus.py",
-    "test_landscape.py",
+    "test_away.py",
+    "test_guide.py",
+    "test_readme.py",
+    "test_real_campaign.py",
+    "test_bench.py",
     "test_llm_run.py",
+    "test_run_rewritten.py",
+    "test_api.py",
+    "test_optimize_away.py",
+    "test_campaign.py",
+    "test_whole_composed.py",
+    "test_ui_browser.py",
+    "test_recording_elsewhere.py",
+    "test_deploy_backend.py",
+    "test_landscape.py",
     "test_profile_compile.py",
-    "test_recipe_attention.py",
-    "test_recipe_convolution.py",
+    "test_estimator.py",
     "test_recipe_matmul.py",
     "test_recipe_rowwise_kernels.py",
-    "test_skill_examples.py",
+    "test_recipe_convolution.py",
+    "test_recipe_attention.py",
+    "test_compiled_is_proved.py",
+    "test_judge_corpus.py",
     "test_worker.py",
 )
+_PLACES = {name: place for place, name in enumerate(LONG_FILES)}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves tests out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG_FILES)
+    items.sort(key=lambda item: _PLACES.get(item.path.name, len(_PLACES)))
     keep_first_cases(items)
     gpu_items = [item for item in items if "gpu" in item.keywords]
     if not gpu_items:
@@ -114,6 +128,60 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
             frame.f_trace = tracer  # it pairs calls with returns, so it must see this one's
 
     return run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_embeddings() -> Iterator[None]:
+    """What was embedded once is known to all tests: the library's descriptions take seconds."""
+    from kmem.memory.skills.embeddings import MiniLmEmbedder
+
+    embed = MiniLmEmbedder.__call__
+    known: dict[tuple[Path, str], Any] = {}
+
+    def remember(self: MiniLmEmbedder, texts: list[str]) -> Any:
+        import numpy as np
+
+        keys = [(self._directory, text) for text in texts]
+        new = list(dict.fromkeys(key for key in keys if key not in known))
+        if new:
+            known.update(zip(new, embed(self, [text for _, text in new]), strict=True))
+        return np.stack([known[key] for key in keys])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MiniLmEmbedder, "__call__", remember)
+        yield
+
+
+@pytest.fixture(scope="module")
+def standing_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """Makes templates of workers: on the CPU one, which stands until the tests of a file end."""
+    from kmem.measure.pool.template import WorkerTemplate
+
+    class Standing(WorkerTemplate):
+        def close(self) -> None:
+            """Pools come and go."""
+
+    standing: list[Standing] = []
+
+    def make(directory: Path, device: str) -> WorkerTemplate:
+        if device != "cpu":
+            return WorkerTemplate(directory, device)
+        if not standing or not standing[-1].alive:
+            standing.append(Standing(tmp_path_factory.mktemp("template"), device))
+        return standing[-1]
+
+    yield make
+    for template in standing:
+        WorkerTemplate.close(template)
+
+
+@pytest.fixture
+def shared_template(standing_template: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are forked from one process for all tests of a file; it sees no candidate.
+
+    To start one takes more than a second, and what starts and ends when is tested elsewhere.
+    """
+    monkeypatch.setattr("kmem.measure.pool.workers.WorkerTemplate", standing_template)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """A campaign for real: `kmem bench` as a process over tiny problems, killed in its midst.
 
 Compiler, judge (in the interpreter), memory and both SDKs are the real ones; only the language
-models are scripted (scripted_server.py). tools/run_campaign.py runs twelve problems, a test two.
+models are scripted (scripted_server.py). tools/run_campaign.py runs twelve problems, a test one.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,14 +83,12 @@ _FIRST_LINES = {
 _MODELS = ("openai/scripted-large", "diagnoser=anthropic/small", "planner=anthropic/small")
 
 
-def write_problems(directory: Path, number: int) -> list[str]:
-    """Files of so many problems; their names in the order of the bench."""
+def write_problems(directory: Path, names: Sequence[str]) -> None:
+    """Files of the problems of these operators, in the order of the bench."""
     directory.mkdir(parents=True)
-    names = list(OPERATORS)[:number]
     for place, name in enumerate(names, 1):
         text = _PROBLEM.format(operator=OPERATORS[name][0], name=name)
         (directory / f"{place}_{name}.py").write_text(text, encoding="utf-8")
-    return names
 
 
 def kernel(name: str, block: int, added: float = 1.5) -> str:

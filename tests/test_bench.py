@@ -952,6 +952,8 @@ def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> No
         "h200",
         "--rounds",
         "0",
+        "--candidates",
+        "1",
         "--resume",
         "out",
         "--jobs",

@@ -25,6 +25,8 @@ from kmem.records import (
     content_hash,
 )
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 DEVICE = named_target("h200")
 TIMING = Timing(1.0, 0.98, 1.02, 60, "compile", 2.0, 2.0, 1.96, 2.04)
 VERSIONS = {"kmem": "0.2", "torch": "2.11", "triton": "3.6"}

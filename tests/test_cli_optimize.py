@@ -270,7 +270,10 @@ def wait_for_attempts(path: Path, process: subprocess.Popen) -> list[tuple]:
 @pytest.mark.slow
 def test_an_interrupt_keeps_the_run_and_says_how_to_go_on(problem: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
-        command("optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "run")),
+        command(
+            *("optimize", str(problem), "--target", "h200", "--candidates", "2"),
+            *("--out", str(tmp_path / "run")),
+        ),
         env=environment(tmp_path),
         cwd=tmp_path,
         stdout=subprocess.PIPE,

@@ -19,6 +19,8 @@ from kmem.memory.store import Memory
 from kmem.records import Bottleneck, Diagnosis, Signature
 from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 
 @pytest.fixture(autouse=True)
 def words_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """What is compiled for a device is what the interpreter proved: kernels, constants, arguments."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,12 @@ from kmem.devices import named_target
 from kmem.measure.judge import Judge
 from kmem.measure.settings import JudgeSettings
 from kmem.problem.traced import TracedProblem
+from kmem.profile.compile.pool import CompileProcesses
 from kmem.records import Contract, Kernel, Measurement, Problem, Purity, Status, Workload
 from kmem.run.compiling import KernelCompiler
 from kmem.testing import emit_source, trace_source
+
+pytestmark = pytest.mark.usefixtures("shared_template")
 
 HEAD = """
 import torch
@@ -59,10 +64,22 @@ def candidate(
     return HEAD + before + kernel + end + MODULE.format(launch=launch)
 
 
-def verify(
+@pytest.fixture(scope="module")
+def compilers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompileProcesses]:
+    with CompileProcesses(1, tmp_path_factory.mktemp("triton")) as processes:
+        yield processes
+
+
+@pytest.fixture
+def verify(compilers: CompileProcesses, tmp_path: Path) -> Callable[..., Measurement]:
+    return partial(verdict, compilers, tmp_path)
+
+
+def verdict(
+    compilers: CompileProcesses,
+    place: Path,
     problem: str,
     source: str,
-    place: Path,
     purity: Purity = Purity.TRITON,
     small: Workload | None = None,
 ) -> Measurement:
@@ -76,7 +93,7 @@ def verify(
     )
     settings = JudgeSettings(seed=1, gpu=False, work_dir=place, cache_dir=place / "cache")
     with (
-        KernelCompiler(traced, lambda _: None, cache_dir=place / "triton") as compiler,
+        KernelCompiler(traced, lambda _: None, processes=compilers) as compiler,
         Judge(traced, settings, estimate_ms=lambda _: 1.0, compile_at=compiler.compile_at) as judge,
     ):
         return judge.verify(Kernel(source), ())
@@ -106,15 +123,17 @@ OTHER = KERNEL.format(without="FAST").replace("tl.where(x < 0.0, 0.0, x)", "x")
     ids=["constant", "type", "address", "argument", "global", "redefined"],
 )
 def test_a_kernel_that_is_another_one_on_a_device_is_refused(
-    source: str, said: str, tmp_path: Path
+    source: str, said: str, verify: Callable[..., Measurement]
 ) -> None:
-    measurement = verify(problems.SCALE_RELU, source, tmp_path)
+    measurement = verify(problems.SCALE_RELU, source)
     assert measurement.status is not Status.PASSED
     assert any(each in measurement.log for each in said.split("|")), measurement.log
 
 
 @pytest.mark.slow
-def test_what_a_library_does_in_the_interpreter_alone_is_refused(tmp_path: Path) -> None:
+def test_what_a_library_does_in_the_interpreter_alone_is_refused(
+    verify: Callable[..., Measurement],
+) -> None:
     before = """
 @triton.jit
 def carry(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
@@ -126,7 +145,7 @@ def carry(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
             x = torch.relu(x * self.scale)
         carry[grid](x, y, x.numel(), BLOCK=128)"""
     source = HEAD + before + MODULE.format(launch=launch)
-    measurement = verify(problems.SCALE_RELU, source, tmp_path, Purity.LIBRARY)
+    measurement = verify(problems.SCALE_RELU, source, Purity.LIBRARY)
     assert measurement.status is Status.WRONG_CONTRACT, measurement.log
     assert "in the interpreter aten.mul, aten.relu computes" in measurement.log
 
@@ -141,19 +160,23 @@ def carry(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     ],
     ids=["a constant that changes no value", "a count of calls"],
 )
-def test_arguments_that_change_nothing_may_differ(source: str, tmp_path: Path) -> None:
-    measurement = verify(problems.SCALE_RELU, source, tmp_path)
+def test_arguments_that_change_nothing_may_differ(
+    source: str, verify: Callable[..., Measurement]
+) -> None:
+    measurement = verify(problems.SCALE_RELU, source)
     assert measurement.status is Status.PASSED, measurement.log
 
 
 @pytest.mark.slow
-def test_a_shipped_kernel_that_asks_where_it_runs_passes(tmp_path: Path) -> None:
+def test_a_shipped_kernel_that_asks_where_it_runs_passes(
+    verify: Callable[..., Measurement],
+) -> None:
     text = problem("torch.mm(x, x.t())", "torch.randn(33, 40, dtype=torch.bfloat16)")
     chosen, graph = recipe("tile-matmul"), trace_source(text)[1]
     (site,) = chosen.match(graph, Contract())
     tile = {"block_m": 16, "block_n": 16, "block_k": 16, "warps": 4, "stages": 3}
     settings = {**tile, "group": 2, "splits": 1}
-    measurement = verify(text, emit_source(text, graph, [(chosen, site, settings)]), tmp_path)
+    measurement = verify(text, emit_source(text, graph, [(chosen, site, settings)]))
     assert measurement.status is Status.PASSED, measurement.log
 
 
@@ -208,11 +231,11 @@ BY_ALL = f"{BY_ROW} * (2 if x.numel() > 10**7 else 1)"
     ],
 )
 def test_constants_of_the_full_size_are_run_at_a_size_that_an_interpreter_can_take(
-    more: str, block: str, said: str, flags: tuple[str, ...], tmp_path: Path
+    more: str, block: str, said: str, flags: tuple[str, ...], verify: Callable[..., Measurement]
 ) -> None:
     source = HEAD + ROW_KERNEL.format(more=more, block=block)
     small = Workload("small", (("rows", 5), ("columns", 58)))
-    measurement = verify(ROWS, source, tmp_path, small=small)
+    measurement = verify(ROWS, source, small=small)
     assert measurement.status is (Status.WRONG_VALUES if said else Status.PASSED), measurement.log
     assert said in measurement.log
     assert said or measurement.flags == flags

@@ -21,6 +21,8 @@ from kmem.errors import OutputError
 from kmem.plugins import build_plugin_manager, collect
 from tests.shipped_runs import KERNEL, PROBLEM, finished_run
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 
 @pytest.fixture
 def package(tmp_path: Path) -> Package:

@@ -22,6 +22,8 @@ from kmem.records import Attempt, Kernel, Measurement, Move, Run, RunResult, Sta
 from kmem.run.starting import describe_start
 from kmem.serialize import from_json, to_json
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 HEAD = '''\
 """A kernel of one's own."""
 import torch

@@ -1,13 +1,16 @@
 """docs/skills.md is followed word by word: its files are written and its commands run."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from kmem.cli import cli
+from kmem.plugins import build_plugin_manager, collect
+
+pytestmark = pytest.mark.usefixtures("shared_template")
 
 GUIDE = Path(__file__).parent.parent / "docs" / "skills.md"
 _BLOCK = re.compile(r"^(?P<before>[^\n]*)\n\n?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
@@ -25,23 +28,18 @@ def steps() -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_the_guide_leads_from_an_idea_to_an_admitted_skill_with_a_recipe(tmp_path: Path) -> None:
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
-        "KMEM_DB": str(tmp_path / "data" / "kmem.db"),
-        "COLUMNS": "100",
-    }
+def test_the_guide_leads_from_an_idea_to_an_admitted_skill_with_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KMEM_DB", str(tmp_path / "data" / "kmem.db"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=environment,
-        )
-        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        # in this process: each of a dozen would import torch anew
+        done = CliRunner().invoke(cli, words, obj=collect(build_plugin_manager()))
+        assert done.exit_code == 0, f"{words}: {done.output}"
         return done.stdout
 
     said = {}
@@ -51,7 +49,7 @@ def test_the_guide_leads_from_an_idea_to_an_admitted_skill_with_a_recipe(tmp_pat
             continue
         words = shlex.split(text)
         assert words[0] == "kmem"
-        said[text] = run(*words)  # of a command given twice, the second
+        said[text] = run(*words[1:])  # of a command given twice, the second
 
     tried = said["kmem skills try squared-relu squared_relu.py"]
     assert re.search(r"^relu .* pow_1 *$", tried, re.M)
@@ -63,7 +61,7 @@ def test_the_guide_leads_from_an_idea_to_an_admitted_skill_with_a_recipe(tmp_pat
     assert found.startswith(" 1. squared-relu (added; recipe)\n")
     assert (tmp_path / "data" / "skills" / "squared-relu" / "recipe.py").is_file()
     run(
-        *("kmem", "optimize", "squared_relu.py", "--target", "h200", "--memory", "off"),
+        *("optimize", "squared_relu.py", "--target", "h200", "--memory", "off"),
         *("--rounds", "0", "--candidates", "2", "--minutes", "0.1", "--out", "run"),
     )
     written = [file.read_text(encoding="utf-8") for file in tmp_path.glob("run/attempts/*/*.json")]

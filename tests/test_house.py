@@ -48,6 +48,11 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree_of(path)))
+
+
 def written_code() -> tuple[Path, ...]:
     """The package, and the recipes of skills with their modules; examples show what others do."""
     skills = (path for path in python_files("skills") if "examples" not in path.parts)
@@ -57,7 +62,7 @@ def written_code() -> tuple[Path, ...]:
 def nodes(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
     """Every node of a kind with the place where it stands."""
     for path in written_code():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, kind):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node
 
@@ -244,10 +249,11 @@ def is_nested(conditional: ast.AST) -> bool:
 
 def test_no_conditional_expression_lies_in_another() -> None:
     faults = [place for place, node in nodes(ast.IfExp) if is_nested(node)]
+    loops = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
     faults += [
         place
-        for place, node in nodes(ast.expr)
-        for loop in getattr(node, "generators", ())
+        for place, node in nodes(loops)
+        for loop in node.generators
         if any(isinstance(inner, ast.IfExp) for test in loop.ifs for inner in ast.walk(test))
     ]
     assert faults == []

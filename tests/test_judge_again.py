@@ -13,7 +13,7 @@ from kmem.measure.settings import JudgeSettings
 from kmem.problem.traced import untraced_problem
 from kmem.records import Contract, Kernel, Problem, Status
 
-pytestmark = pytest.mark.slow  # starts workers
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_template")]  # starts workers
 
 PROBLEM = Problem("corpus", "<corpus>", problems.SCALE_RELU)
 

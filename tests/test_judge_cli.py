@@ -21,6 +21,8 @@ from kmem.run.baselines import keep_baselines, known_baselines
 from kmem.run.first_screen import FLAGS
 from kmem.run.single import find_baselines
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:

@@ -159,9 +159,11 @@ def test_modules_for_shipped_problems_fit_and_keep_their_trees(path: Path, recip
                 continue
             emission = recipe.emit(site, setting)
             for text in (*(source for _, source in emission.kernels), emission.launcher):
-                assert tree(lay_out(text)) == tree(text)
+                done = lay_out(text)
+                assert done is text or tree(done) == tree(text)  # trees take long to write out
             plan = WorkloadPlan("full", graph, (SitePlan(site, emission),))
             module = assemble_module(problem.name, "class Model:\n    pass\n", [plan]).source
-            texts = docstring_lines(module)
-            for number, line in enumerate(module.splitlines(), 1):
-                assert len(line) <= WIDTH or number in texts, f"{recipe.name}: {line}"
+            lines = enumerate(module.splitlines(), 1)
+            long = {number: line for number, line in lines if len(line) > WIDTH}
+            texts = docstring_lines(module) if long else ()
+            assert [line for number, line in long.items() if number not in texts] == [], recipe.name

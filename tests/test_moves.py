@@ -120,7 +120,9 @@ def test_a_move_of_a_role_that_no_recipe_of_its_operators_has_is_named() -> None
         operators=("matmul",),
         moves=(parse_move("eviction up then l2_hit_pct >= 1.1x"),),
     )
-    with pytest.raises(AssertionError, match=r"'eviction up' changes no knob .* for matmul; .*tile"):
+    with pytest.raises(
+        AssertionError, match=r"'eviction up' changes no knob .* for matmul; .*tile"
+    ):
         check_moves(idle)
 
 

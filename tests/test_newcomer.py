@@ -22,13 +22,6 @@ FILES = Path(__file__).parent / "newcomer"
 #: (file, options, what the check says of it, the skills that write its winner)
 PATHS = [
     pytest.param(
-        "linear_gelu",
-        [],
-        {"mode_matters": False},
-        {"split-fp16-matmul"},
-        id="linear, GELU, residual",
-    ),
-    pytest.param(
         "conv_norm",
         ["--mode", "eval"],
         {"mode_matters": True, "training": False},
@@ -40,7 +33,7 @@ PATHS = [
         [],
         {"mode_matters": False},
         {"split-fp16-matmul"},
-        id="transformer block",
+        id="attention, then linear, GELU, residual",
     ),
 ]
 

@@ -1,13 +1,14 @@
 """README.md is tried as a reader would: its problem is written and its commands are run."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from kmem.cli import cli
+from kmem.plugins import build_plugin_manager, collect
 
 ROOT = Path(__file__).parent.parent
 #: Commands that are not run here, by how they begin, and why.
@@ -39,28 +40,23 @@ def test_what_is_left_out_is_in_the_readme() -> None:
 
 
 @pytest.mark.slow
-def test_the_readmes_problem_and_commands_do_what_it_says(tmp_path: Path) -> None:
+def test_the_readmes_problem_and_commands_do_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (source,) = re.findall(r"```python\n# problem\.py\n(.*?)```", README, re.DOTALL)
     for name in ("problems", "db"):  # as in a clone
         (tmp_path / name).symlink_to(ROOT / name)
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
-        "KMEM_DB": str(tmp_path / "data" / "kmem.db"),
-    }
+    monkeypatch.setenv("KMEM_DB", str(tmp_path / "data" / "kmem.db"))
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.chdir(tmp_path)
 
     def run(command: str) -> str:
         said = ""
         for part in command.split(" | "):
-            done = subprocess.run(
-                [sys.executable, "-m", *shlex.split(part)],
-                input=said,
-                capture_output=True,
-                text=True,
-                check=False,
-                cwd=tmp_path,
-                env=environment,
-            )
-            assert done.returncode == 0, f"{part}: {done.stdout}{done.stderr}"
+            # in this process: each of a dozen would import torch anew
+            registry = collect(build_plugin_manager())
+            done = CliRunner().invoke(cli, shlex.split(part)[1:], input=said, obj=registry)
+            assert done.exit_code == 0, f"{part}: {done.output}"
             said = done.stdout
         return said
 

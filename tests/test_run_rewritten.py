@@ -147,13 +147,13 @@ def test_a_form_may_be_left_to_the_library_and_a_lost_step_is_not_guessed(
 
 POOLED = """
 import torch
-BATCH = 32
+BATCH = 512
 SIZE = 256
 class Model(torch.nn.Module):
     def forward(self, x):
         return torch.nn.functional.max_pool2d(torch.tanh(x), 4)
 def get_inputs():
-    return [torch.randn(BATCH, 16, SIZE, SIZE)]
+    return [torch.randn(BATCH, 1, SIZE, SIZE)]
 """
 
 

@@ -21,6 +21,8 @@ from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.records import Contract, Kernel, Measurement, Problem, Status, Timing, Workload
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 
 def timing(latency_ms: float) -> Timing:
     return Timing(latency_ms, latency_ms, latency_ms, 40)

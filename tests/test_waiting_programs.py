@@ -13,6 +13,8 @@ from kmem.records import Contract, Kernel, Problem, Purity, Status, Workload
 from kmem.run.compiling import KernelCompiler
 from kmem.testing import emit_source, trace_source
 
+pytestmark = pytest.mark.usefixtures("shared_template")
+
 H200 = named_target("h200")
 SHARED = {"STRATEGY": "shared", "BK": 1, "BR": 8, "SPLIT": 3, "num_warps": 4}
 

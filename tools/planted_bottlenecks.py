@@ -88,7 +88,8 @@ def compiled(device: Device, wanted: Sequence[str]) -> Iterator[Said]:
         about = traced(name, device)
         for side in SIDES:
             source = about.problem.source.replace(f"class {side}(", "class ModelNew(")
-            profile = StaticProfiler().profile(Kernel(source), about, None)  # type: ignore[arg-type]
+            kernel = Kernel(source)
+            profile = StaticProfiler().profile(kernel, about, None)  # type: ignore[arg-type]
             profile = replace(profile, bound=about.bound)
             yield Said(name, side, names_of(name), _diagnose(profile, about))
 

@@ -38,7 +38,8 @@ USD = 0.06
 
 def killed_and_resumed(home: Path, number: int) -> list[str]:
     """The first bench; what did not hold."""
-    names = write_problems(home / "problems", number)
+    names = list(OPERATORS)[:number]
+    write_problems(home / "problems", names)
     models = Models(held_at=(names[number // 2], "optimiser"))
     faults, started = [], time.monotonic()
     with ScriptedServer(models.play) as server:
@@ -102,7 +103,7 @@ def row_faults(campaign: Campaign, names: list[str]) -> list[str]:
 
 def ended_by_dollars(home: Path, number: int) -> list[str]:
     """The second bench; what did not hold."""
-    write_problems(home / "problems", number)
+    write_problems(home / "problems", list(OPERATORS)[:number])
     with ScriptedServer(Models().play) as server:
         campaign = Campaign(home, server)
         code = campaign.start("--no-stream", "--usd", str(USD)).wait()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from kmem.devices import named_target
-from kmem.moves import moved_settings
+from kmem.moves import leads_somewhere
 from kmem.problem.naming import name_operators
 from kmem.recipes import Recipe, Settings
 from kmem.records import Contract, Problem
@@ -101,7 +101,7 @@ def moves_fault(skill: Skill, recipes: Mapping[str, Recipe] | None = None) -> st
     fitting = [site for site in sites if _is_about(skill, site.operators)]
     for move in skill.moves:
         if not any(
-            moved_settings(move, base, site.settings, site.recipe.roles)
+            leads_somewhere(move, base, site.settings, site.recipe.roles)
             for site in fitting
             for base in site.bases
         ):

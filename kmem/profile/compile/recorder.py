@@ -33,6 +33,9 @@ _reshape_alias as_strided t transpose permute expand slice select unsqueeze sque
 split_with_sizes chunk unbind lift_fresh is_pinned sym_size sym_stride sym_numel narrow unfold
 """
 _FREE_OPERATORS = frozenset(f"aten.{name}" for name in _FREE.split())
+#: What was read out of binaries, by their digest. The disassembler takes a third of a second to
+#: start, and a verdict compiles again what was compiled for the estimate.
+_figures: dict[str, dict[str, float]] = {}
 
 
 class Recorder:
@@ -40,7 +43,8 @@ class Recorder:
 
     Args:
         directory: where binaries are put for the disassembler.
-        read_binaries: whether to disassemble them; what was read is kept by binary.
+        read_binaries: whether to disassemble them; what was read is kept by binary, also for the
+            problems that this process is set up for later.
     """
 
     def __init__(self, directory: Path, *, read_binaries: bool) -> None:
@@ -48,7 +52,6 @@ class Recorder:
         self._digest = hashlib.sha256()
         self._directory = directory
         self._read_binaries = read_binaries
-        self._figures: dict[str, dict[str, float]] = {}
 
     @property
     def ptx_hash(self) -> str:
@@ -109,16 +112,16 @@ class Recorder:
     def _disassemble(self, kernel: Any) -> dict[str, float]:
         cubin = kernel.asm["cubin"]
         key = hashlib.sha256(cubin).hexdigest()
-        if key not in self._figures:
+        if key not in _figures:
             cuobjdump, nvdisasm = tool_paths()
             file = self._directory / f"kernel_{os.getpid()}.cubin"
             file.write_bytes(cubin)
-            self._figures[key] = {
+            _figures[key] = {
                 **read_resources(file, cuobjdump),
                 **read_instructions(file, nvdisasm),
             }
             file.unlink()
-        return self._figures[key]
+        return _figures[key]
 
 
 class VendorOperators(TorchDispatchMode):

@@ -71,7 +71,8 @@ def read_instructions(cubin: Path, nvdisasm: str) -> Mapping[str, float]:
     Raises:
         ProfilerError: if nvdisasm fails.
     """
-    return count_instructions(_run_tool([nvdisasm, "-c", str(cubin)]))
+    # -ndf: no analysis of data flow, a quarter of its time; the listing is the same
+    return count_instructions(_run_tool([nvdisasm, "-c", "-ndf", str(cubin)]))
 
 
 def _run_tool(argv: list[str]) -> str:
