@@ -43,6 +43,7 @@ RETRACTION = Retraction("", "clock was wrong", "test", "2026-01-01")
 @pytest.fixture
 def memory(tmp_path: Path):
     with Memory(tmp_path / "kmem.db") as memory:
+        memory.contributors.set_trust("here", 1.0)
         yield memory
 
 
@@ -52,7 +53,7 @@ def step(number: int, skill: str, speedup: float | None = 1.5, **changes) -> Out
         "bottleneck": Bottleneck.LATENCY,
         "move": Move.FIX,
         "versions": NOW,
-        "origin": "local",
+        "origin": "here",
         "created_at": f"{number:04d}",
         **changes,
     }
@@ -359,6 +360,7 @@ def test_a_skill_whose_predictions_fail_falls_behind_one_whose_hold(
         lines = (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         (tmp_path / "reversed.jsonl").write_text("".join(reversed(lines)), encoding="utf-8")
         with Memory(tmp_path / f"other-{redact}.db") as other:
+            other.contributors.set_trust("here", 1.0)
             assert import_outcomes(other, tmp_path / "reversed.jsonl").settlements == 11
             assert ask(other) == found
             import_outcomes(other, tmp_path / "all.jsonl")
@@ -379,7 +381,7 @@ OUTCOMES = st.builds(
     speedup=st.one_of(st.none(), st.floats(0.05, 20.0)),
     bottleneck=st.sampled_from((None, Bottleneck.LATENCY)),
     arch=st.sampled_from(("sm_80", "sm_90")),
-    origin=st.sampled_from(("local", "team", "stranger")),
+    origin=st.sampled_from(("here", "team", "stranger")),
     versions=st.sampled_from(
         ({"torch": "2.11", "triton": "3.4.0"}, {"torch": "2.11", "triton": "3.6.0"})
     ),
