@@ -115,7 +115,8 @@ CREATE TABLE outcomes (
     source_hash text not null,
     latency_ms real,
     created_at text not null,
-    record text not null
+    record text not null,
+    writer text not null
 ) strict;
 
 CREATE INDEX outcomes_by_graph
@@ -152,7 +153,8 @@ CREATE TABLE outcome_operators (
 CREATE TABLE retractions (
     hash text primary key,
     outcome_hash text not null,
-    record text not null
+    record text not null,
+    writer text not null
 ) strict;
 
 CREATE INDEX retractions_by_outcome on retractions (outcome_hash);
@@ -160,7 +162,8 @@ CREATE INDEX retractions_by_outcome on retractions (outcome_hash);
 CREATE TABLE settlements (
     hash text primary key,
     outcome_hash text not null,
-    record text not null
+    record text not null,
+    writer text not null
 ) strict;
 
 CREATE INDEX settlements_by_outcome on settlements (outcome_hash);

@@ -1,7 +1,8 @@
 """The closed vocabularies that skills, sites, signatures and outcomes are written in.
 
 `OPERATORS` maps every operator name to its family; which name an operator of a traced graph has
-stands in kmem/problem/operators/. `SIGNATURE_METRICS` are the dimensions that a diagnosis can use,
+stands in kmem/problem/operators/. `GRAPH_PATTERNS` are what a graph shows beside its operators
+(kmem/problem/patterns.py). `SIGNATURE_METRICS` are the dimensions that a diagnosis can use,
 whatever profiler filled them; `KNOB_ROLES` are the words in which recipes and moves speak of knobs.
 A name outside these tables is a load error wherever it is read, so
 that a rule can never silently not match.
@@ -59,6 +60,42 @@ OPERATORS: dict[str, str] = {
 }
 
 FAMILIES: tuple[str, ...] = tuple(sorted(set(OPERATORS.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPattern:
+    """Something in a graph that a skill may act on.
+
+    `spells` is the operator that the pattern stands for, written out in others; "" for none.
+    """
+
+    meaning: str
+    spells: str = ""
+
+
+#: What skills may say of a graph beside its operators (`kmem-graph`).
+GRAPH_PATTERNS: dict[str, GraphPattern] = {
+    "averaged_product": GraphPattern("a product or convolution is averaged or summed over rows"),
+    "product_summed_over_columns": GraphPattern("a product is averaged or summed over columns"),
+    "reduced_product": GraphPattern("a reduction or softmax reads a product or convolution"),
+    "chained_products": GraphPattern("a product reads another product"),
+    "pointwise_before_product": GraphPattern("a product or convolution reads a pointwise result"),
+    "pointwise_after_product": GraphPattern("a pointwise operator reads a product or convolution"),
+    "gated_products": GraphPattern("two products of one input meet in a pointwise operator"),
+    "readers_of_one_input": GraphPattern("several reductions or products read one tensor"),
+    "many_small_products": GraphPattern("four products or more have results of one shape"),
+    "norm_beside_pointwise": GraphPattern("a norm stands beside a pointwise operator"),
+    "mean_of_loss": GraphPattern("a pointwise result is summed or averaged to one number"),
+    "shifted_scan": GraphPattern("a flip, shift or concatenation stands beside a scan"),
+    "rotated_halves": GraphPattern("a negated part of a tensor and another are put together"),
+    "monotone_before_max": GraphPattern("a maximum reads a non-decreasing pointwise function"),
+    "depthwise_then_pointwise": GraphPattern("a convolution reads a depthwise one"),
+    "recurrence": GraphPattern("slices of a tensor are stepped through", "recurrent"),
+    "picked_log_softmax": GraphPattern("one element of each log-softmax is taken", "loss"),
+    "softmax_between_products": GraphPattern("a softmax stands between products", "attention"),
+    "unfolded_product": GraphPattern("a product reads unfolded windows", "conv"),
+    "permuted_product": GraphPattern("a product between two turns of a tensor", "pointwise_conv"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 from test_memory_store import make_outcome
 
 from kmem.errors import MemoryStoreError, OutputError
+from kmem.memory.ledger.descents import recall_descents
+from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.ledger.outcomes import Retraction
+from kmem.memory.ledger.settlements import Settlement, predictions_held
 from kmem.memory.stats import memory_stats
 from kmem.memory.store import Memory
+from kmem.memory.team.carried import copy_memory
 from kmem.memory.team.exchange import Exchanged, export_outcomes, import_outcomes
 from kmem.memory.verify import verify_memory
-from kmem.records import Kernel, SiteChoice, content_hash
+from kmem.records import Claim, ClaimCheck, Kernel, SiteChoice, content_hash
 
 
 def _export(memory: Memory, path: Path, **options) -> bytes:
@@ -258,3 +262,65 @@ def test_verify_finds_what_somebody_changed_by_hand(filled: Memory) -> None:
         strict=True,
     ):
         assert fault.startswith(expected)
+
+
+def test_what_is_imported_is_never_this_memorys_own_whatever_it_says(tmp_path: Path) -> None:
+    claim = Claim("dram_throughput_pct", "<=", 0.7, relative=True)
+    with Memory(tmp_path / "own.db") as memory:
+        own_name = memory.contributors.own_name
+        measured = make_outcome(origin=own_name, claims=(claim,))
+        memory.ledger.record(measured)
+        before = _earned(memory)
+
+        with Memory(tmp_path / "forger.db") as forger:
+            for number in range(50):
+                forger.ledger.record(make_outcome(0.01, source=f"{number}", origin=own_name))
+            failed = ClaimCheck(claim, 0.5, 0.6, held=False)
+            settled = Settlement(measured.hash, (failed,), own_name, "2026")
+            forger.ledger.record_settlement(settled)
+            forger.contributors.keep_licences({own_name: "public domain"})
+            export_outcomes(forger, tmp_path / "forged.jsonl")
+        import_outcomes(memory, tmp_path / "forged.jsonl")
+
+        assert memory.contributors.origins() == {
+            own_name: 1,
+            f"claims to be {own_name}": 50,
+        }
+        weight = memory.contributors.trust().weight
+        assert weight(own_name) == 1.0 and weight("local") == 0.5
+        assert weight(f"claims to be {own_name}") == 0.5
+        assert predictions_held(memory.storage.db.conn, [(measured.hash, measured)]) == {}
+        assert memory.contributors.licences() == {}
+        graph = GraphKey("another", "s", (), (), measured.arch, measured.contract)
+        searches = recall_descents(
+            memory.storage, graph, memory.contributors.trust(), own_name, measured.versions
+        )
+        assert sorted((len(each.best_ms), each.is_own) for each in searches) == [
+            (1, True),
+            (50, False),
+        ]
+        assert memory.track_records.rebuild().differing == 0
+
+        # no longer trusted, they are as if they had never come
+        memory.contributors.set_trust(f"claims to be {own_name}", 0.0)
+        assert _earned(memory) == before
+
+
+def test_a_copy_of_a_database_that_went_on_elsewhere_is_not_this_memorys_own(
+    tmp_path: Path,
+) -> None:
+    with Memory(tmp_path / "desk.db") as desk:
+        desk.ledger.record(make_outcome(1.0, origin=desk.contributors.own_name))
+        copy_memory(desk, tmp_path / "laptop.db")
+        with Memory(tmp_path / "laptop.db") as laptop:
+            own_name = laptop.contributors.own_name
+            laptop.ledger.record(make_outcome(2.0, source="b", origin=own_name))
+            export_outcomes(laptop, tmp_path / "laptop.jsonl")
+        assert import_outcomes(desk, tmp_path / "laptop.jsonl").outcomes == 1
+        assert desk.contributors.origins() == {own_name: 1, f"claims to be {own_name}": 1}
+
+
+def _earned(memory: Memory) -> tuple[float, ...]:
+    question = {"bottleneck": None, "operators": (), "arch": "sm_90", "versions": {}}
+    found = memory.track_records.posteriors(("online-softmax",), **question)["online-softmax"]
+    return found.correct, found.log_speedup, found.deviation, found.keeps

@@ -40,6 +40,7 @@ RETRACTION = Retraction("", "clock was wrong", "test", "2026-01-01")
 @pytest.fixture
 def memory(tmp_path: Path):
     with Memory(tmp_path / "kmem.db") as memory:
+        memory.contributors.set_trust("here", 1.0)
         yield memory
 
 
@@ -49,7 +50,7 @@ def step(number: int, skill: str, speedup: float | None = 1.5, **changes) -> Out
         "bottleneck": Bottleneck.LATENCY,
         "move": Move.FIX,
         "versions": NOW,
-        "origin": "local",
+        "origin": "here",
         "created_at": f"{number:04d}",
         **changes,
     }
@@ -356,6 +357,7 @@ def test_a_skill_whose_predictions_fail_falls_behind_one_whose_hold(
         lines = (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         (tmp_path / "reversed.jsonl").write_text("".join(reversed(lines)), encoding="utf-8")
         with Memory(tmp_path / f"other-{redact}.db") as other:
+            other.contributors.set_trust("here", 1.0)
             assert import_outcomes(other, tmp_path / "reversed.jsonl").settlements == 11
             assert ask(other) == found
             import_outcomes(other, tmp_path / "all.jsonl")

@@ -17,7 +17,7 @@ OUTCOMES = st.builds(
     speedup=st.one_of(st.none(), st.floats(0.05, 20.0)),
     bottleneck=st.sampled_from((None, Bottleneck.LATENCY)),
     arch=st.sampled_from(("sm_80", "sm_90")),
-    origin=st.sampled_from(("local", "team", "stranger")),
+    origin=st.sampled_from(("here", "team", "stranger")),
     versions=st.sampled_from(
         ({"torch": "2.11", "triton": "3.4.0"}, {"torch": "2.11", "triton": "3.6.0"})
     ),

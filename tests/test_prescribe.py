@@ -51,7 +51,7 @@ def diagnosis(bottleneck: Bottleneck = Bottleneck.REDUNDANT_TRAFFIC, **values: f
 
 CASES = [
     ("all tests hold", {}, {"traffic_ratio": 2.0}, ("max_pool",), "sm_90", True, 1.0),
-    ("an unknown metric neither passes nor excludes", {}, {}, ("max_pool",), "sm_90", True, 0.8),
+    ("an unknown metric counts half", {}, {}, ("max_pool",), "sm_90", True, 4 / 4.5),
     (
         "a metric below its threshold excludes",
         {},

@@ -74,7 +74,7 @@ def test_searches_are_read_from_the_ledger_in_the_order_of_their_measurements(tm
         changed = versions | {"recipe online-softmax": "v0"}
         memory.ledger.record(make_outcome(source="y", graph="changed", versions=changed))
         other, own = recall_descents(
-            memory.storage, key, Trust({"test": 1.0}, 0.5), ("test",), versions
+            memory.storage, key, Trust({"test": 1.0}, 0.5), "test", versions
         )
     assert own.best_ms == (3.0, 3.0, 2.0, 2.0, 1.0)
     assert (own.recipes, own.is_own, own.trust) == (("online-softmax",), True, 1.0)

@@ -23,6 +23,7 @@ from kmem.devices import named_target
 from kmem.errors import KmemError
 from kmem.problem.bound import graph_bound
 from kmem.problem.load import FULL, execute_problem, load_problem
+from kmem.problem.patterns import find_patterns
 from kmem.problem.trace import trace_problem
 from kmem.problem.traced import TracedProblem
 from kmem.profile.collect import collect_profile
@@ -100,6 +101,7 @@ def collect(case: Case) -> dict[str, object]:
         "name": name,
         "half": "tuned" if int(content_hash(name)[:8], 16) % 2 else "unseen",
         "right": list(right),
+        "patterns": None if graph.opaque_reason else list(find_patterns(graph)),
         "operators": [name for name in profile.operators if name != "opaque"] or list(about),
         "bound": to_data(bound) if bound else None,
         **_pack(profile),

@@ -29,7 +29,7 @@ STRUCTURES = 500
 GRAPHS_PER_STRUCTURE = 40
 KERNELS_PER_GRAPH = 20
 STATUSES = (Status.PASSED,) * 8 + (Status.WRONG_VALUES, Status.BUILD_FAILED)
-ORIGINS = ("local", "team-a", "team-b", "team-c")
+ORIGINS = ("own", "team-a", "team-b", "team-c")
 VERSIONS = (
     {"torch": "2.9", "triton": "3.5"},
     {"torch": "2.10", "triton": "3.6"},
@@ -120,7 +120,7 @@ def make_entries(first: int, count: int, skills: int) -> Iterator[LedgerEntry]:
     for index in range(first, count):
         outcome = make_outcome(index, skills)
         record = to_json(outcome)
-        yield LedgerEntry(outcome, record, content_hash(record))
+        yield LedgerEntry(outcome, record, content_hash(record), outcome.origin)
 
 
 def make_skills(count: int, root: Path) -> list[Skill]:

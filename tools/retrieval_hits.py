@@ -83,7 +83,9 @@ def cases() -> Iterator[Case]:
 def _compiled(case: dict) -> Diagnosis:
     distinct = [from_data(Launch, launch) for launch in case["launches"]]
     launches = tuple(distinct[place] for place in case["order"])
-    profile = replace(from_data(Profile, case["profile"]), launches=launches)
+    patterns = None if case["patterns"] is None else tuple(case["patterns"])
+    profile = from_data(Profile, case["profile"])
+    profile = replace(profile, launches=launches, patterns=patterns)
     bound = from_data(Bound, case["bound"]) if case["bound"] else None
     return diagnose(profile, named_target(_TARGET), bound, latency_ms=None)
 

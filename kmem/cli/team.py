@@ -7,7 +7,7 @@ import click
 
 from kmem.cli.options.records import option, takes
 from kmem.curate.team_skills import ReceivedSkills, contribute_skills, receive_skills
-from kmem.memory.ledger.contributors import UNNAMED_ORIGIN, Contribution
+from kmem.memory.ledger.contributors import Contribution
 from kmem.memory.store import Memory
 from kmem.memory.team.names import checked_name, find_name
 from kmem.memory.team.sync import (
@@ -177,6 +177,9 @@ def trust(origin: str | None, level: float | None) -> None:
     NAME is what a contributor is called, or its own name or the beginning of that. LEVEL is from 0
     (not at all) to 1 (as if measured here). Unless set, outcomes measured here count 1 and those of
     others 0.5.
+
+    Whoever writes a file may put any name into it, but what is imported never counts as measured
+    here: under this memory's own name it stands as "claims to be NAME".
     """
     if origin is not None and level is None:
         raise click.UsageError("Say how much it counts: kmem memory trust NAME LEVEL")
@@ -192,7 +195,7 @@ def _contributor_lines(store: Memory) -> list[str]:
     levels, own_name = contributors.trust(), contributors.own_name
     names = contributors.names()
     found, licences = contributors.contributions(), contributors.licences()
-    shown = {*found, own_name, *(one for one in levels.levels if one != UNNAMED_ORIGIN)}
+    shown = {*found, own_name, *levels.levels}
     lines = []
     for one in sorted(shown):
         called = f"{names[one]} ({one})" if one in names else one

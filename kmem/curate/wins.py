@@ -80,7 +80,7 @@ def find_wins(memory: Memory, run: Run) -> tuple[list[Win], list[str]]:
         if effect.low <= 1.0:
             left_out.append(f"{name}: {effect} is within what a rerun moves")
             continue
-        outcomes = memory.ledger.passed(skill, child_hash)
+        outcomes = memory.ledger.entries(skill=skill, source_hash=child_hash, status=Status.PASSED)
         if not outcomes:
             left_out.append(
                 f"{name}: {effect} is not in the ledger (the run had --memory {run.memory_mode}, "

@@ -69,7 +69,8 @@ def diagnose(
         fired = [
             (rule, evidence) for rule in INFERRED if (evidence := rule.evidence(facts)) is not None
         ]
-    possible = () if fired else _possible(facts)
+    possible = _possible(facts)
+    limiter = bound.limiter if bound else None
     refuted = refuted_bottlenecks(history)
     standing = [item for item in fired if item[0].bottleneck not in refuted] or fired
     rule, evidence = standing[0] if standing else (None, ())
@@ -91,9 +92,14 @@ def diagnose(
         hottest=hottest,
         secondary=tuple(dict.fromkeys(others)),
         estimated=profile.estimated,
-        possible=tuple(dict.fromkeys(rule.bottleneck for rule, _ in possible)),
-        tests=_tests(possible, bound.limiter if bound else None),
+        possible=tuple(
+            each
+            for each in dict.fromkeys(rule.bottleneck for rule, _ in possible)
+            if each is not bottleneck and each not in others
+        ),
+        tests=() if fired else _tests(possible, limiter),
         operators=profile.operators or (),
+        patterns=profile.patterns,
         launches=_launch_shares(profile, device),
     )
     served = launch.serves if launch and launch.serves else ()

@@ -34,7 +34,6 @@ from kmem.learning.arms import (
 from kmem.learning.landscape import Landscape
 from kmem.learning.metrics import RunMetrics, run_metrics
 from kmem.learning.simulate import RecordedEvaluator, open_recorded_session
-from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.ledger.outcomes import LedgerEntry, ledger_entry
 from kmem.memory.skills.embeddings import Embedder, load_embedder
 from kmem.memory.store import Memory
@@ -46,6 +45,8 @@ from kmem.run.session import load_library
 if TYPE_CHECKING:
     import numpy as np
 
+#: Who wrote the outcomes of the searches: in every run's memory they are its own.
+_SEARCHED = "searched"
 #: Leave out of each problem's memory the problem's own operator class.
 EACH = "each"
 
@@ -271,7 +272,11 @@ class _Bench:
         )
         try:
             with Memory(database, self._embedder) as memory:
-                memory.ledger.record_entries(sorted(known, key=lambda entry: entry.hash))
+                own_name = memory.contributors.own_name
+                memory.ledger.record_entries(
+                    replace(entry, writer=own_name) if entry.writer == _SEARCHED else entry
+                    for entry in sorted(known, key=lambda entry: entry.hash)
+                )
                 memory.runs.start(run)
                 optimize(
                     run,
@@ -315,7 +320,7 @@ def _canonical(outcomes: Sequence[Outcome], attempts: Sequence[Attempt]) -> list
         replace(
             outcome,
             created_at=moment(places.get(outcome.source_hash, len(places))),
-            origin=UNNAMED_ORIGIN,
+            origin=_SEARCHED,
         )
         for outcome in outcomes
     ]

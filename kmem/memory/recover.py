@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kmem.errors import MemoryStoreError
@@ -269,9 +269,10 @@ def _entry_of(row: Row) -> LedgerEntry | None:
     if content_hash(record) != row["hash"]:
         return None
     try:
-        return build_entry(Line("recovered", str(row["hash"]), record))
+        entry = build_entry(Line("recovered", str(row["hash"]), record))
     except MemoryStoreError:
         return None
+    return replace(entry, writer=str(row["writer"]))
 
 
 def _remove_orphans(memory: Memory) -> dict[str, int]:

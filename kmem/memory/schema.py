@@ -127,7 +127,7 @@ CONVERSATIONS = (
     "create index unanswered_by_run on unanswered (run)",
 )
 
-#: Measured outcomes, and how they are found: by graph, skill, recipe and operator.
+#: Measured outcomes. A record's `writer` is who this memory says wrote it (contributors.py).
 LEDGER = (
     """
     create table graphs (
@@ -150,7 +150,8 @@ LEDGER = (
         source_hash text not null,
         latency_ms real,
         created_at text not null,
-        record text not null
+        record text not null,
+        writer text not null
     ) strict
     """,
     """
@@ -188,22 +189,21 @@ LEDGER = (
         primary key (operator, by_recipe, arch, precision, purity, status, ratio, outcome)
     ) strict, without rowid
     """,
-    """
-    create table retractions (
+    *(
+        statement
+        for table in ("retractions", "settlements")
+        for statement in (
+            f"""
+    create table {table} (
         hash text primary key,
         outcome_hash text not null,
-        record text not null
+        record text not null,
+        writer text not null
     ) strict
     """,
-    "create index retractions_by_outcome on retractions (outcome_hash)",
-    """
-    create table settlements (
-        hash text primary key,
-        outcome_hash text not null,
-        record text not null
-    ) strict
-    """,
-    "create index settlements_by_outcome on settlements (outcome_hash)",
+            f"create index {table}_by_outcome on {table} (outcome_hash)",
+        )
+    ),
     *(
         f"create trigger {table}_are_never_{done} before {verb} on {table}\n"
         "begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kmem.records import Contract, Diagnosis, Precision
 from kmem.skills import Skill
-from kmem.vocabulary import OPERATORS
+from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS
 
 #: Kinds of tests that may be given up so that something can be offered, in this order.
 RELAXABLE = ("signature", "bottleneck", "operator")
@@ -18,13 +18,18 @@ RELAXABLE = ("signature", "bottleneck", "operator")
 #: the first. Source: chosen, so that the order of backing off is operator, family, any operator.
 RELATED = 0.6
 LATER = 0.5
+#: What a condition on a figure that is not known counts among a skill's tests: without counters
+#: skills that say little of themselves would else come before those that say much.
+#: Source: chosen among 0, 1/4, 1/2 and 1 on the tuned half of `tools/retrieval_hits.py`.
+UNKNOWN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A gate's answer with its reasons.
 
-    `strength` is the share of the skill's typed tests that are known to hold (1.0 if it has none).
+    `strength` is the share of the skill's typed tests that are known to hold (1.0 if it has none);
+    a condition on an unknown figure counts UNKNOWN, and nothing where the graph shows the matter.
     `relevance`, 0 to 1, says how closely the skill is about this very case; see `Gate.relevance`.
     `refused` names the kinds of tests (RELAXABLE, "architecture", "precision") that are known not
     to hold.
@@ -85,8 +90,10 @@ class Gate:
     """The tests of one query: operator, architecture, precision, bottleneck, signature."""
 
     def __init__(self, query: SkillQuery) -> None:
-        diagnosis, operators = query.diagnosis, query.operators
+        diagnosis = query.diagnosis
         self._query = query
+        self._patterns = diagnosis.patterns if diagnosis else None
+        self._operators = operators = _spelled(query.operators, self._patterns)
         # What `passes` asks of every skill there is, worked out once.
         families = {OPERATORS[name] for name in operators}
         self._related = {
@@ -111,13 +118,15 @@ class Gate:
 
         Ten thousand skills take milliseconds.
         """
-        if self._related.isdisjoint(skill.operators) or skill.precision not in self._precisions:
+        if skill.precision not in self._precisions:
+            return None
+        if self._related.isdisjoint(skill.operators) and not self._shows(skill):
             return None
         if skill.arch not in self._archs:
             self._archs[skill.arch] = skill.covers_arch(self._query.arch)
         if not self._archs[skill.arch]:
             return None
-        tests, unknown = 3, 0
+        tests, unknown = 3.0, 0.0
         if self._query.diagnosis is not None:
             if skill.bottlenecks:
                 treats = self._treats(skill)
@@ -126,12 +135,18 @@ class Gate:
                 tests += 1
                 unknown += treats is None
             values = self._query.diagnosis.signature.values
+            shows = self._shows(skill)
             for condition in skill.signature:
                 holds = condition.holds(values)
                 if holds is False:
                     return None
-                tests += 1
-                unknown += holds is None
+                if holds is None:
+                    unasked = 0.0 if shows else UNKNOWN
+                    tests, unknown = tests + unasked, unknown + unasked
+                tests += holds is not None
+        if skill.patterns and self._patterns is not None:
+            tests += 1
+            unknown += not self._shows(skill)
         unknown += self._match_operators(skill)[0] is None
         return (tests - unknown) / tests
 
@@ -142,18 +157,25 @@ class Gate:
             ("architecture", *_match_arch(skill, self._query.arch)),
             ("precision", *_match_precision(skill, self._query.contract)),
         ]
+        if skill.patterns and self._patterns is not None:
+            tests.append(("graph", self._shows(skill) or None, self._shown(skill)))
         diagnosis = self._query.diagnosis
         if diagnosis is not None:
             if skill.bottlenecks:
-                tests.append(("bottleneck", self._treats(skill), _treats(skill, diagnosis)))
+                tests.append(("bottleneck", self._treats(skill), self._treated_words(skill)))
             for condition in skill.signature:
                 holds = condition.holds(diagnosis.signature.values)
+                if holds is None and self._shows(skill):
+                    continue  # the graph shows what would be asked of a profile
                 state = {True: "holds", False: "does not hold", None: "unknown"}[holds]
                 tests.append(("signature", holds, f"{condition} {state}"))
         held = sum(answer is True for _, answer, _ in tests)
         refused = frozenset(kind for kind, answer, _ in tests if answer is False)
+        asked = sum(
+            UNKNOWN if kind == "signature" and answer is None else 1.0 for kind, answer, _ in tests
+        )
         return Verdict(
-            held / len(tests),
+            held / asked,
             self.relevance(skill),
             tuple(reason for _, _, reason in tests),
             refused,
@@ -170,20 +192,38 @@ class Gate:
         counting RELATED for a family and less where it names few of the graph's operators. The
         first bottleneck counts 1, a later one LATER, none 0. Source: inverse document frequency,
         Sparck Jones, "A statistical interpretation of term specificity", Journal of Documentation
-        28(1), 1972.
+        28(1), 1972. A pattern of the graph that the skill acts on says the most, too, and counts as
+        a bottleneck where the facts name none that the skill treats: the graph shows what is to be
+        saved. It is the first one where the facts were only estimated, else a later one.
         """
         if skill.operators not in self._informations:
             self._informations[skill.operators] = self._operator_information(skill)
-        return (1.0 + self._informations[skill.operators] + self._bottleneck_focus(skill)) / 3.0
+        information = 1.0 if self._shows(skill) else self._informations[skill.operators]
+        return (1.0 + information + self._bottleneck_focus(skill)) / 3.0
 
     def _match_operators(self, skill: Skill) -> tuple[bool | None, str]:
         if skill.operators not in self._operator_tests:
-            self._operator_tests[skill.operators] = match_operators(skill, self._query.operators)
-        return self._operator_tests[skill.operators]
+            self._operator_tests[skill.operators] = match_operators(skill, self._operators)
+        found = self._operator_tests[skill.operators]
+        return (True, self._shown(skill)) if found[0] is not True and self._shows(skill) else found
+
+    def _shows(self, skill: Skill) -> bool:
+        """Whether the graph has a pattern that the skill acts on."""
+        return bool(self._patterns) and not set(skill.patterns).isdisjoint(self._patterns)
+
+    def _shown(self, skill: Skill) -> str:
+        found = [name for name in skill.patterns if name in (self._patterns or ())]
+        if found:
+            return f"the graph has a {found[0]}"
+        return f"acts on {', '.join(skill.patterns)}: the graph has none"
+
+    def _treated_words(self, skill: Skill) -> str:
+        named = self._treats_any(skill) or not self._shows(skill)
+        return _treats(skill, self._query.diagnosis) if named else self._shown(skill)
 
     def _treats(self, skill: Skill) -> bool | None:
         """None where the diagnosis does not rule out what the skill treats, nor name it."""
-        if self._treats_any(skill):
+        if self._treats_any(skill) or self._shows(skill):
             return True
         return None if any(each in skill.bottlenecks for each in self._possible) else False
 
@@ -196,18 +236,27 @@ class Gate:
         return False
 
     def _operator_information(self, skill: Skill) -> float:
-        if "any" in skill.operators or not self._query.operators:
+        if "any" in skill.operators or not self._operators:
             return 0.0
         information = 1.0 - math.log(len(skill.operators)) / math.log(len(OPERATORS))
-        named = sum(name in skill.operators for name in self._query.operators)
+        named = sum(name in skill.operators for name in self._operators)
         if not named:
             return RELATED * information if not self._related.isdisjoint(skill.operators) else 0.0
-        return information * (1.0 + named / len(self._query.operators)) / 2.0
+        return information * (1.0 + named / len(self._operators)) / 2.0
 
     def _bottleneck_focus(self, skill: Skill) -> float:
-        if self._query.diagnosis is None or not self._treats_any(skill):
+        if self._query.diagnosis is None:
             return 0.0
+        if not self._treats_any(skill):
+            seen = 1.0 if self._query.diagnosis.estimated else LATER
+            return seen if self._shows(skill) else 0.0
         return 1.0 if self._query.diagnosis.bottleneck in skill.bottlenecks else LATER
+
+
+def _spelled(operators: Sequence[str], patterns: Sequence[str] | None) -> tuple[str, ...]:
+    """The operators with those that patterns of the graph spell out."""
+    spelled = (GRAPH_PATTERNS[name].spells for name in patterns or ())
+    return tuple(dict.fromkeys((*operators, *filter(None, spelled))))
 
 
 def _treats(skill: Skill, diagnosis: Diagnosis) -> str:

@@ -23,7 +23,9 @@ In the order in which a problem passes:
 - bound.py: the least time of a graph on a device, and what each node costs eager.
 - breakdown.py: where the time of a forward goes, part by part.
 - footprint.py: whether a problem can fit a device at all.
+- patterns.py: what a graph shows beside its operators, for skills that act on it.
 - naming.py: what a graph does, in words of the vocabulary.
+- patterns.py: what it shows beside its operators, for skills that act on it.
 - sizes.py: arithmetic on sizes that more than one room does.
 - dtypes.py: the dtypes that emitted kernels load.
 """

@@ -7,6 +7,7 @@ from dataclasses import replace
 from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Executor, Profiler
 from kmem.problem.naming import name_operators
+from kmem.problem.patterns import find_patterns
 from kmem.problem.traced import TracedProblem
 from kmem.profile.serving import add_served
 from kmem.records import Kernel, Profile
@@ -80,4 +81,5 @@ def _complete(profile: Profile, kernel: Kernel, traced: TracedProblem) -> Profil
         launches=add_served(profile.launches, kernel.source, graph),
         bound=traced.bound,
         operators=name_operators(graph, (), traced.device, traced.contract),
+        patterns=None if graph.opaque_reason is not None else find_patterns(graph),
     )

@@ -77,10 +77,10 @@ class LaunchShare:
 class Diagnosis:
     """What limits a kernel, by arithmetic.
 
-    `headroom_ms` is the time that removing the bottleneck could save. Where the facts name no
-    bottleneck, `possible` are those that they do not rule out, and `tests` what would tell.
-    `operators` are those of the graph, where the profile knows them. `launches` has the kernels of
-    a forward of several, longest first.
+    `headroom_ms` is the time that removing the bottleneck could save. `possible` are bottlenecks
+    that the facts neither name nor rule out; where they name none, `tests` are what would tell.
+    `operators` and `patterns` are those of the graph, where the profile knows them. `launches` has
+    the kernels of a forward of several, longest first.
     """
 
     bottleneck: Bottleneck
@@ -96,6 +96,7 @@ class Diagnosis:
     tests: tuple[Decider, ...] = ()
     operators: tuple[str, ...] = ()
     launches: tuple[LaunchShare, ...] = ()
+    patterns: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,8 @@ class Profile:
     """Every launch of one forward, as one profiler saw it.
 
     `bound` is that of the problem, where the profiler was given one: a diagnosis is held to it.
-    `operators` are those of its graph, what takes longest first.
+    `operators` are those of its graph, what takes longest first; `patterns` what else the graph
+    shows (vocabulary.GRAPH_PATTERNS).
     """
 
     kernel: str  # hash; "" for a report that was made elsewhere
@@ -73,3 +74,4 @@ class Profile:
     launches: tuple[Launch, ...]
     bound: Bound | None = field(default=None, metadata=ABSENT_IF_NONE)
     operators: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)
+    patterns: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)

@@ -6,7 +6,6 @@ The run directory keeps all of it, because a resumed run must not recall what it
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.ledger.descents import recall_descents
 from kmem.memory.ledger.experience import recall_experience
 from kmem.memory.ledger.rungs import recall_rungs
@@ -120,7 +119,6 @@ def _descents(
 ) -> tuple[Descent, ...]:
     kept = directory.read_descents(run.id)
     if kept is None:
-        own = (UNNAMED_ORIGIN, memory.contributors.own_name)
         recipes = {
             recipe_component(name): version for name, version in session.recipe_versions.items()
         }
@@ -128,7 +126,7 @@ def _descents(
             memory.storage,
             session.graph_key,
             memory.contributors.trust(),
-            own,
+            memory.contributors.own_name,
             versions() | recipes,
         )
         directory.write_descents(run.id, kept)

@@ -117,8 +117,10 @@ class Recorder:
         own_name = self._memory.contributors.own_name
         predicted = [
             entry
-            for entry in self._memory.ledger.passed(lesson.skill, lesson.kernel)
-            if entry.outcome.claims and entry.outcome.origin == own_name
+            for entry in self._memory.ledger.entries(
+                skill=lesson.skill, source_hash=lesson.kernel, status=Status.PASSED
+            )
+            if entry.outcome.claims and entry.writer == own_name
         ]
         if predicted:
             settled = Settlement(predicted[-1].hash, lesson.checks, own_name, _now())

@@ -18,6 +18,7 @@ FRONTMATTER_KEYS = ("name", "description", "license", "compatibility", "allowed-
 KMEM_KEYS = (
     "kmem-ops",
     "kmem-bottlenecks",
+    "kmem-graph",
     "kmem-signature",
     "kmem-arch",
     "kmem-precision",

@@ -101,6 +101,7 @@ class Skill:
     status: str = ""  # DRAFT, or nothing
     claims: tuple[Claim, ...] = ()  # what the next profile must show if it worked
     has_rewrite: bool = False
+    patterns: tuple[str, ...] = ()  # of the graph, any of which it acts on
     moves: tuple[KnobMove, ...] = ()  # of the knobs of other skills' recipes, the best first
 
     @property

@@ -33,7 +33,7 @@ from kmem.skills.form import (
 )
 from kmem.skills.skill import ARCH_PATTERN, DRAFT, Condition, Skill
 from kmem.skills.template import remains_of
-from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
+from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS, SIGNATURE_METRICS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,6 +79,7 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         has_rewrite=(path / "rewrite.py").is_file(),
         status=metadata.get("kmem-status", ""),
         claims=_read_list(metadata, "kmem-claims", parse_claim, faults),
+        patterns=tuple(read_words(metadata.get("kmem-graph", ""))),
         moves=_read_list(metadata, "kmem-moves", parse_move, faults, between=";"),
     )
     ways = {"recipe.py": skill.has_recipe, "rewrite.py": skill.has_rewrite}
@@ -172,6 +173,11 @@ def _key_faults(skill: Skill) -> list[str]:
         f"kmem-ops '{word}' is not an operator; {allowed_words(word, ['any', *OPERATORS])}"
         for word in skill.operators
         if word != "any" and word not in OPERATORS
+    ]
+    faults += [
+        f"kmem-graph '{word}' is not a pattern; {allowed_words(word, GRAPH_PATTERNS)}"
+        for word in skill.patterns
+        if word not in GRAPH_PATTERNS
     ]
     faults += [
         f"kmem-arch '{word}' is not like sm_90 or sm_80+"

@@ -3,7 +3,13 @@
 from collections.abc import Iterator
 
 from kmem.problem.operators.table import BUILT_IN
-from kmem.vocabulary import BOTTLENECK_MEANINGS, KNOB_ROLES, OPERATORS, SIGNATURE_METRICS
+from kmem.vocabulary import (
+    BOTTLENECK_MEANINGS,
+    GRAPH_PATTERNS,
+    KNOB_ROLES,
+    OPERATORS,
+    SIGNATURE_METRICS,
+)
 
 #: More operators of torch than these tell nothing new of one of kmem's.
 _MOST_EXAMPLES = 4
@@ -26,6 +32,7 @@ def vocabulary_data() -> dict[str, dict[str, str]]:
         "kmem-signature, kmem-claims": {
             name: f"{metric.meaning} ({metric.unit})" for name, metric in SIGNATURE_METRICS.items()
         },
+        "kmem-graph": {name: pattern.meaning for name, pattern in GRAPH_PATTERNS.items()},
         "kmem-moves": KNOB_ROLES,
         "kmem-ops": operators,
     }

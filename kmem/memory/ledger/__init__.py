@@ -4,6 +4,7 @@ In the order in which an outcome passes, from its record to an answer:
 
 - graphs.py: what a problem's graph is known by, and how far two graphs are apart.
 - settlements.py: what became of the predictions that fixes were made with.
+- written.py: an outcome as this memory counts it: by its writer.
 - worth.py: at each graph, the best with a skill beside the best without it.
 - sums.py: table `skill_sums`: what each outcome adds to the sums of its skill.
 - outcomes.py: `memory.ledger`: outcomes, their settlements and retractions.

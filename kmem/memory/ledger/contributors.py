@@ -1,7 +1,9 @@
 """Who measured what: this memory's own name, the trust in each origin, and its outcomes' licence.
 
-An outcome's `origin` is the contributor that measured it. The origin is part of the outcome's hash,
-so it cannot be changed on the way.
+An outcome's `origin` is the contributor that it says measured it. It is part of the outcome's hash,
+so nobody changes it on the way; but whoever writes a file may write any name into it. So who wrote
+a record is decided where it enters the ledger, and kept beside it as its `writer`: what this memory
+records itself is its own, and what is imported never is, whatever it says.
 """
 
 import uuid
@@ -12,8 +14,8 @@ from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.posteriors import Trust
 from kmem.memory.storage import Tables
 
-#: Origin of outcomes recorded before memories had names; they were all measured here.
-UNNAMED_ORIGIN = "local"
+#: Before this memory's own name: who wrote an imported record that claims to be of this memory.
+_CLAIMS_TO_BE = "claims to be "
 OWN_TRUST = 1.0
 #: Somebody else's measurements, on a machine nobody here has seen, count half until a level is set.
 OTHERS_TRUST = 0.5
@@ -57,8 +59,14 @@ class Contributors(Tables):
 
         Unless set, this memory's own count OWN_TRUST and those of others OTHERS_TRUST.
         """
-        own = {UNNAMED_ORIGIN: OWN_TRUST, self.own_name: OWN_TRUST}
-        return Trust(own | self._trusted(), OTHERS_TRUST)
+        return Trust({self.own_name: OWN_TRUST} | self._trusted(), OTHERS_TRUST)
+
+    def writer_of_imported(self, origin: str) -> str:
+        """Who counts as the writer of an imported record: the one it names, but never this memory.
+
+        A copy of this database that went on elsewhere, and a forger, write this memory's name.
+        """
+        return _CLAIMS_TO_BE + origin if origin == self.own_name else origin
 
     def set_trust(self, origin: str, level: float) -> None:
         """Let an origin's outcomes count `level` (0: not at all, 1: as if measured here).
@@ -78,7 +86,7 @@ class Contributors(Tables):
         """How many outcomes came from each origin, by name."""
         rows = self._storage.read(
             """
-            select json_extract(record, '$.origin') as origin, count(*) as outcomes
+            select writer as origin, count(*) as outcomes
             from outcomes
             group by 1
             order by 1
@@ -134,7 +142,7 @@ class Contributors(Tables):
         rows = self._storage.read(
             """
             select
-                json_extract(record, '$.origin') as origin,
+                writer as origin,
                 count(*) as outcomes,
                 group_concat(distinct json_extract(record, '$.device')) as devices,
                 max(created_at) as last
@@ -155,7 +163,15 @@ class Contributors(Tables):
         return {str(row["origin"]): str(row["licence"]) for row in rows}
 
     def keep_licences(self, licences: Mapping[str, str]) -> None:
-        """Keep the licences that came with outcomes; the first that an origin stated stays."""
+        """Keep the licences that came with outcomes; the first that an origin stated stays.
+
+        Nobody else states that of this memory's own.
+        """
+        self._put_licences(
+            {origin: licence for origin, licence in licences.items() if origin != self.own_name}
+        )
+
+    def _put_licences(self, licences: Mapping[str, str]) -> None:
         with self._storage.write() as connection:
             connection.executemany(
                 "insert or ignore into licences (origin, licence) values (?, ?)",
@@ -167,7 +183,7 @@ class Contributors(Tables):
 
         Raises MemoryStoreError if another was stated before.
         """
-        self.keep_licences({origin: licence})
+        self._put_licences({origin: licence})
         stated = self.licences()[origin]
         if stated != licence:
             raise MemoryStoreError(

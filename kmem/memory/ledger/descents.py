@@ -10,7 +10,7 @@ measurement.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kmem.memory.ledger.ageing import age_weight
@@ -27,7 +27,7 @@ def recall_descents(
     storage: Storage,
     key: GraphKey,
     trust: Trust,
-    own: Collection[str],
+    own_name: str,
     versions: Mapping[str, str],
 ) -> tuple[Descent, ...]:
     """Earlier searches under the key's conditions, of this graph and of others, in a fixed order.
@@ -36,13 +36,13 @@ def recall_descents(
     a recipe that has changed since, or is not at hand: it may find more now.
 
     Args:
-        own: the names under which this memory records.
+        own_name: under which this memory records.
         versions: in use now: of torch and Triton, with others of which searches count less, and of
             recipes, named as `recipe_component` does.
     """
     rows = storage.read(
         """
-        select o.id, o.graph_hash, o.source_hash, o.status, o.latency_ms, o.record,
+        select o.id, o.graph_hash, o.source_hash, o.status, o.latency_ms, o.record, o.writer,
                g.structure_hash, g.sizes
         from (select id from outcomes order by id desc limit ?1) newest
         join outcomes o on o.id = newest.id
@@ -59,17 +59,17 @@ def recall_descents(
     searches: dict[tuple[str, ...], list[_Measured]] = {}
     for row in rows:
         record = json.loads(str(row["record"]))
-        named = str(row["graph_hash"]), record["device"], record["origin"], str(record.get("seed"))
+        named = str(row["graph_hash"]), record["device"], row["writer"], str(record.get("seed"))
         searches.setdefault(named, []).append(_Measured(row, record))
     found = []
     for named in sorted(searches):
-        graph, origin = named[0], named[2]
+        graph, writer = named[0], named[2]
         search = searches[named]
         if any(_has_changed(measured.record, versions) for measured in search):
             continue
-        weight = trust.weight(origin) * age_weight(search[0].record["versions"], versions)
+        weight = trust.weight(writer) * age_weight(search[0].record["versions"], versions)
         if weight > 0:
-            found.append(_descent(graph, search, weight, is_own=origin in own))
+            found.append(_descent(graph, search, weight, is_own=writer == own_name))
     return tuple(found)
 
 

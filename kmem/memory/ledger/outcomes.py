@@ -10,11 +10,13 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypedDict, Unpack
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger import sums
 from kmem.memory.ledger.graphs import pack_sizes
 from kmem.memory.ledger.settlements import Settlement, predictions_held
+from kmem.memory.ledger.written import read_written, written_by
 from kmem.memory.storage import Tables, Value
 from kmem.records import Outcome, Status, content_hash
 from kmem.serialize import from_data, from_json, to_data, to_json
@@ -58,22 +60,24 @@ class Retraction:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """An outcome as the ledger stores it: canonical, with its JSON and hash."""
+    """An outcome as the ledger stores it: canonical, with its JSON, its hash and its writer."""
 
     outcome: Outcome
     record: str
     hash: str
+    writer: str  # who this memory says measured it; `outcome.origin` is what the record says
 
 
 def ledger_entry(outcome: Outcome) -> LedgerEntry:
-    """Prepare an outcome for the ledger.
+    """Prepare an outcome for the ledger, for the code that wrote it: its origin is its writer.
 
     Numbers take the type of their field (1 becomes 1.0), so that the outcome's hash survives every
     round trip.
     """
     canonical = from_data(Outcome, to_data(outcome))
     record = to_json(canonical)
-    return LedgerEntry(canonical, record, content_hash(record))  # what Outcome.hash is over
+    # the hash is what Outcome.hash is over
+    return LedgerEntry(canonical, record, content_hash(record), canonical.origin)
 
 
 def refuse_impossible(outcome: Outcome) -> None:
@@ -88,6 +92,29 @@ def refuse_impossible(outcome: Outcome) -> None:
                 raise ValueError(f"{name} cannot be {value:g}")
     if any(not 0 <= size < 2**63 for size in outcome.sizes):
         raise ValueError("sizes must be 64-bit numbers")
+
+
+class Filters(TypedDict, total=False):
+    """What outcomes are asked for by; None asks for nothing."""
+
+    graph_hash: str | None
+    structure_hash: str | None
+    operator: str | None
+    skill: str | None
+    arch: str | None
+    status: Status | None
+    source_hash: str | None
+
+
+_CONDITIONS = {
+    "graph_hash": "o.graph_hash = ?",
+    "structure_hash": "g.structure_hash = ?",
+    "operator": "o.id in (select outcome from outcome_operators where operator = ?)",
+    "skill": "o.skill = ?",
+    "arch": "o.arch = ?",
+    "status": "o.status = ?",
+    "source_hash": "o.source_hash = ?",
+}
 
 
 class Ledger(Tables):
@@ -106,7 +133,10 @@ class Ledger(Tables):
             are_current = sums.are_current(connection)
             _insert(connection, fresh)
             if are_current:
-                sums.add_outcomes(connection, [(entry.hash, entry.outcome) for entry in fresh])
+                sums.add_outcomes(
+                    connection,
+                    [(entry.hash, written_by(entry.outcome, entry.writer)) for entry in fresh],
+                )
         return len(fresh)
 
     def known(self, hashes: Iterable[str]) -> set[str]:
@@ -117,31 +147,22 @@ class Ledger(Tables):
         )
         return {str(row["hash"]) for row in rows}
 
-    def outcomes(
-        self,
-        *,
-        graph_hash: str | None = None,
-        structure_hash: str | None = None,
-        operator: str | None = None,
-        skill: str | None = None,
-        arch: str | None = None,
-        status: Status | None = None,
-    ) -> list[Outcome]:
+    def outcomes(self, **filters: Unpack[Filters]) -> list[Outcome]:
+        """Outcomes that match every filter given and are not retracted, oldest first."""
+        return [entry.outcome for entry in self.entries(**filters)]
+
+    def entries(self, **filters: Unpack[Filters]) -> list[LedgerEntry]:
         """Outcomes that match every filter given and are not retracted, oldest first.
 
         Ties come by hash: the order of insertion never shows.
         """
-        filters = {
-            "o.graph_hash = ?": graph_hash,
-            "g.structure_hash = ?": structure_hash,
-            "o.id in (select outcome from outcome_operators where operator = ?)": operator,
-            "o.skill = ?": skill,
-            "o.arch = ?": arch,
-            "o.status = ?": status.value if status else None,
+        given = {
+            _CONDITIONS[name]: value.value if isinstance(value, Status) else str(value)
+            for name, value in filters.items()
+            if value is not None
         }
-        given = {condition: value for condition, value in filters.items() if value is not None}
         standing = """
-            select o.record
+            select o.hash, o.record, o.writer
             from outcomes o
             join graphs g on g.hash = o.graph_hash
             where not exists (select 1 from retractions r where r.outcome_hash = o.hash)
@@ -151,30 +172,20 @@ class Ledger(Tables):
             " and ".join([standing, *given]) + " order by o.created_at, o.hash",
             list(given.values()),
         )
-        return [from_json(Outcome, row["record"]) for row in rows]
+        return [
+            LedgerEntry(
+                from_json(Outcome, row["record"]),
+                str(row["record"]),
+                str(row["hash"]),
+                str(row["writer"]),
+            )
+            for row in rows
+        ]
 
     def find(self, outcome_hash: str) -> Outcome | None:
         """The outcome with this hash, retracted or not."""
         rows = self._storage.read("select record from outcomes where hash = ?", [outcome_hash])
         return from_json(Outcome, rows[0]["record"]) if rows else None
-
-    def passed(self, skill: str, source_hash: str) -> list[LedgerEntry]:
-        """Outcomes in which a kernel of a skill passed that are not retracted, oldest first."""
-        rows = self._storage.read(
-            """
-            select o.hash, o.record from outcomes o
-            where o.skill = ?
-              and o.source_hash = ?
-              and o.status = 'passed'
-              and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
-            order by o.created_at, o.hash
-            """,
-            [skill, source_hash],
-        )
-        return [
-            LedgerEntry(from_json(Outcome, row["record"]), str(row["record"]), str(row["hash"]))
-            for row in rows
-        ]
 
     def retract(self, outcome_hash: str, reason: str, origin: str) -> Retraction:
         """Record that an outcome no longer counts.
@@ -207,31 +218,54 @@ class Ledger(Tables):
             )
         return str(rows[0]["hash"])
 
-    def record_retraction(self, retraction: Retraction) -> bool:
+    def record_retraction(self, retraction: Retraction, writer: str | None = None) -> bool:
         """Add a retraction; False if it is there already.
 
         The first one of an outcome takes it out of the sums.
+
+        Args:
+            writer: who this memory says wrote it; None: it was written here.
         """
         with self._storage.write() as connection:
             standing = _standing(connection, retraction.outcome_hash)
             added = connection.execute(
-                "insert or ignore into retractions (hash, outcome_hash, record) values (?, ?, ?)",
-                [retraction.hash, retraction.outcome_hash, to_json(retraction)],
+                """
+                insert or ignore into retractions (hash, outcome_hash, record, writer)
+                values (?, ?, ?, ?)
+                """,
+                [
+                    retraction.hash,
+                    retraction.outcome_hash,
+                    to_json(retraction),
+                    writer or retraction.origin,
+                ],
             ).rowcount
             if standing is not None and sums.are_current(connection):
                 sums.withdraw_outcome(connection, retraction.outcome_hash, standing)
             return added > 0
 
-    def record_settlement(self, settlement: Settlement) -> bool:
-        """Add what became of an outcome's prediction; False if it is there already."""
+    def record_settlement(self, settlement: Settlement, writer: str | None = None) -> bool:
+        """Add what became of an outcome's prediction; False if it is there already.
+
+        Args:
+            writer: who this memory says wrote it; None: it was written here.
+        """
         with self._storage.write() as connection:
             standing = _standing(connection, settlement.outcome_hash)
             is_summed = standing is not None and sums.are_current(connection)
             named = [(settlement.outcome_hash, standing)] if standing else []
             before = predictions_held(connection, named)
             added = connection.execute(
-                "insert or ignore into settlements (hash, outcome_hash, record) values (?, ?, ?)",
-                [settlement.hash, settlement.outcome_hash, to_json(settlement)],
+                """
+                insert or ignore into settlements (hash, outcome_hash, record, writer)
+                values (?, ?, ?, ?)
+                """,
+                [
+                    settlement.hash,
+                    settlement.outcome_hash,
+                    to_json(settlement),
+                    writer or settlement.origin,
+                ],
             ).rowcount
             if is_summed:
                 ((outcome_hash, outcome),) = named
@@ -241,14 +275,20 @@ class Ledger(Tables):
                 )
             return added > 0
 
-    def settlements(self) -> list[Settlement]:
-        """Every settlement, by hash."""
-        rows = self._storage.read("select record from settlements order by hash")
+    def settlements(self, writer: str | None = None) -> list[Settlement]:
+        """Every settlement, or those of one writer, by hash."""
+        rows = self._storage.read(
+            "select record from settlements where writer = ?1 or ?1 is null order by hash",
+            [writer],
+        )
         return [from_json(Settlement, row["record"]) for row in rows]
 
-    def retractions(self) -> list[Retraction]:
-        """Every retraction, by hash."""
-        rows = self._storage.read("select record from retractions order by hash")
+    def retractions(self, writer: str | None = None) -> list[Retraction]:
+        """Every retraction, or those of one writer, by hash."""
+        rows = self._storage.read(
+            "select record from retractions where writer = ?1 or ?1 is null order by hash",
+            [writer],
+        )
         return [from_json(Retraction, row["record"]) for row in rows]
 
 
@@ -256,13 +296,13 @@ def _standing(connection: sqlite3.Connection, outcome_hash: str) -> Outcome | No
     """The outcome with this hash, unless the ledger lacks it or it was retracted."""
     row = connection.execute(
         """
-        select record from outcomes
+        select record, writer from outcomes
         where hash = ?
           and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
         """,
         [outcome_hash],
     ).fetchone()
-    return None if row is None else from_json(Outcome, row[0])
+    return None if row is None else read_written(*row)
 
 
 def _insert(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> None:
@@ -280,9 +320,9 @@ def _insert(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> N
         """
         insert into outcomes (
             id, hash, graph_hash, arch, precision, purity, skill, status, source_hash, latency_ms,
-            created_at, record
+            created_at, record, writer
         )
-        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         """,
         [_outcome_row(number, entry) for number, entry in numbered],
     )
@@ -320,6 +360,7 @@ def _outcome_row(number: int, entry: LedgerEntry) -> tuple[Value, ...]:
         outcome.latency_ms,
         outcome.created_at,
         entry.record,
+        entry.writer,
     )
 
 

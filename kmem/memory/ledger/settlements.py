@@ -3,7 +3,7 @@
 An outcome is recorded as soon as its kernel is judged, with what was claimed of it; the profile
 that settles the claims comes later. So a settlement is a record of its own that names the outcome.
 It is shared and merged as outcomes are, may arrive before the outcome that it names, and counts
-only if it is of the outcome's own origin: nobody settles what another measured.
+only if it has the outcome's own writer: nobody settles what another measured.
 """
 
 import json
@@ -39,22 +39,22 @@ class Settlement:
 def predictions_held(
     connection: sqlite3.Connection, outcomes: Sequence[tuple[str, Outcome]]
 ) -> dict[str, bool]:
-    """Of outcomes (hash, outcome) with a settled prediction, whether it held.
+    """Of outcomes (hash, outcome by its writer) with a settled prediction, whether it held.
 
     Where an outcome was settled twice, one failure is a failure.
     """
-    origins = {outcome_hash: outcome.origin for outcome_hash, outcome in outcomes}
+    writers = {outcome_hash: outcome.origin for outcome_hash, outcome in outcomes}
     rows = connection.execute(
         """
-        select s.outcome_hash, s.record
+        select s.outcome_hash, s.record, s.writer
         from json_each(?) given
         join settlements s on s.outcome_hash = given.value
         """,
-        [json.dumps(list(origins))],
+        [json.dumps(list(writers))],
     )
     found: dict[str, bool] = {}
-    for outcome_hash, record in rows:
-        settlement = from_json(Settlement, record)
-        if settlement.held is not None and settlement.origin == origins[outcome_hash]:
-            found[outcome_hash] = settlement.held and found.get(outcome_hash, True)
+    for outcome_hash, record, writer in rows:
+        held = from_json(Settlement, record).held
+        if held is not None and writer == writers[outcome_hash]:
+            found[outcome_hash] = held and found.get(outcome_hash, True)
     return found

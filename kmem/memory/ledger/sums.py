@@ -35,8 +35,8 @@ from kmem.memory.ledger.worth import (
     outcomes_beside,
     seed_gains,
 )
+from kmem.memory.ledger.written import read_written
 from kmem.records import Move, Outcome, Status, recipe_component
-from kmem.serialize import from_json
 
 LOG_UNIT = 1e-9
 #: The version of a recipe that an outcome does not name.
@@ -202,6 +202,7 @@ def _standing_outcomes(connection: sqlite3.Connection) -> Iterator[list[tuple[st
                 id,
                 hash,
                 record,
+                writer,
                 exists (select 1 from retractions where outcome_hash = outcomes.hash)
             from outcomes
             where id > ?
@@ -213,8 +214,8 @@ def _standing_outcomes(connection: sqlite3.Connection) -> Iterator[list[tuple[st
         if not rows:
             return
         yield [
-            (outcome_hash, from_json(Outcome, record))
-            for _, outcome_hash, record, retracted in rows
+            (outcome_hash, read_written(record, writer))
+            for _, outcome_hash, record, writer, retracted in rows
             if not retracted
         ]
         last = rows[-1][0]

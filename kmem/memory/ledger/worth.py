@@ -17,8 +17,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from kmem.memory.ledger.written import read_written
 from kmem.records import REDACTED, Move, Outcome, Status, content_hash
-from kmem.serialize import from_json
 
 #: Where a seed's comparison is booked: the names of its row in `skill_sums`.
 Shared: TypeAlias = "tuple[str, ...]"
@@ -113,7 +113,7 @@ def outcomes_beside(connection: sqlite3.Connection, outcome: Outcome) -> list[Ou
     """The outcomes of a graph that stand, of one architecture and contract."""
     rows = connection.execute(
         """
-        select record from outcomes
+        select record, writer from outcomes
         where graph_hash = ? and arch = ? and precision = ? and purity = ? and status = 'passed'
           and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
         """,
@@ -122,7 +122,7 @@ def outcomes_beside(connection: sqlite3.Connection, outcome: Outcome) -> list[Ou
             *(outcome.contract.precision.value, outcome.contract.purity.value),
         ],
     )
-    return [from_json(Outcome, record) for (record,) in rows]
+    return [read_written(record, writer) for record, writer in rows]
 
 
 def _setting(outcome: Outcome) -> str:

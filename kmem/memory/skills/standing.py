@@ -14,7 +14,7 @@ from enum import Enum
 
 from kmem.errors import SkillError
 from kmem.memory.ledger.contributors import Contributors
-from kmem.memory.ledger.outcomes import Ledger, Retraction, ledger_entry
+from kmem.memory.ledger.outcomes import Ledger, Retraction
 from kmem.memory.skills.library import skill_origin
 from kmem.memory.skills.search import SkillHit
 from kmem.memory.storage import Storage, Tables
@@ -186,35 +186,40 @@ class Standings(Tables):
         if not self._storage.read("select 1 from retractions limit 1"):
             return None
         rows = self._storage.read(
-            "select record from retractions where outcome_hash = ? order by hash",
+            "select record, writer from retractions where outcome_hash = ? order by hash",
             [_retracted_hash(skill)],
         )
         if not rows:
             return None
         # an origin that is not trusted at all cannot take a skill away either
         trust = self._contributors.trust()
-        retractions = (from_json(Retraction, row["record"]) for row in rows)
         return next(
-            (retraction for retraction in retractions if trust.weight(retraction.origin) > 0), None
+            (
+                from_json(Retraction, row["record"])
+                for row in rows
+                if trust.weight(str(row["writer"])) > 0
+            ),
+            None,
         )
 
     def _reproductions(self, skill: Skill) -> tuple[Reproduction, ...]:
         trust = self._contributors.trust()
         found = []
-        for outcome in self._ledger.outcomes(skill=skill.name, status=Status.PASSED):
+        for entry in self._ledger.entries(skill=skill.name, status=Status.PASSED):
+            outcome = entry.outcome
             effect = effect_interval(outcome)
             # a remembered kernel that is still fast is no new success of what once made it so
             if outcome.move is Move.RECALL:
                 continue
-            if effect is not None and effect.low > 1.0 and trust.weight(outcome.origin) > 0:
+            if effect is not None and effect.low > 1.0 and trust.weight(entry.writer) > 0:
                 found.append(
                     Reproduction(
-                        ledger_entry(outcome).hash,
+                        entry.hash,
                         outcome.problem,
                         outcome.graph_hash,
                         outcome.seed,
                         outcome.device,
-                        outcome.origin,
+                        entry.writer,
                         effect,
                     )
                 )

@@ -17,7 +17,7 @@ from pathlib import Path
 from kmem.memory.runs.entries import OF_A_RUN
 from kmem.memory.storage import Row
 from kmem.memory.store import Memory
-from kmem.memory.team.exchange import merge_texts
+from kmem.memory.team.exchange import merge_own_texts
 from kmem.memory.team.lines import outcome_lines
 from kmem.records import Run, RunState
 from kmem.serialize import from_json, to_json
@@ -114,7 +114,7 @@ def take_news(memory: Memory, news: str, out_dir: Path, problem: Path) -> str | 
                     _take_run(memory, row, out_dir, problem)
                 else:
                     _take_row(memory, table, row)
-        merge_texts(memory, data["outcomes"], f"outcomes of run {run_id or 'elsewhere'}")
+        merge_own_texts(memory, data["outcomes"], f"outcomes of run {run_id or 'elsewhere'}")
     return run_id
 
 
@@ -176,7 +176,11 @@ def settle_elsewhere(memory: Memory, run_id: str, out_dir: Path, problem: Path) 
 
 
 def copy_memory(memory: Memory, place: Path) -> None:
-    """Copy the whole database into a file, which is replaced when the copy is whole."""
+    """Copy the whole database into a file, which is replaced when the copy is whole.
+
+    The copy records under this memory's own name.
+    """
+    _ = memory.contributors.own_name  # made now, or the copy would make one of its own
     partial = place.with_name(place.name + ".partial")
     partial.unlink(missing_ok=True)
     with closing(sqlite3.connect(partial)) as target:

@@ -9,9 +9,9 @@ import gc
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -150,13 +150,13 @@ def import_outcomes(memory: Memory, path: Path) -> Exchanged:
     return total
 
 
-def merge_texts(memory: Memory, texts: Sequence[str], place: str) -> Exchanged:
-    """Merge lines that came another way than by a file.
+def merge_own_texts(memory: Memory, texts: Sequence[str], place: str) -> Exchanged:
+    """Merge lines that this memory's own workers wrote, under its own name where they say so.
 
     Raises:
         MemoryStoreError: if a line is damaged; it names the place and the line.
     """
-    return _merge_lines(memory, read_texts(texts, place))
+    return _merge_lines(memory, read_texts(texts, place), lambda origin: origin)
 
 
 def merge_what_is_whole(memory: Memory, file: Path) -> tuple[Exchanged, list[str]]:
@@ -198,15 +198,21 @@ def merge_memory(memory: Memory, other: Path) -> Exchanged:
         return import_outcomes(memory, export)
 
 
-def _merge_lines(memory: Memory, lines: Iterator[Line]) -> Exchanged:
+def _merge_lines(
+    memory: Memory, lines: Iterator[Line], writer_of: Callable[[str], str] | None = None
+) -> Exchanged:
+    """Merge lines. `writer_of` says who wrote what names an origin; None: it was imported."""
+    writer_of = writer_of or memory.contributors.writer_of_imported
     total = Exchanged(0, 0, 0)
     while batch := list(islice(lines, _LINES_PER_TRANSACTION)):
         with memory.storage.write():
-            total += _merge_batch(memory, batch)
+            total += _merge_batch(memory, batch, writer_of)
     return total
 
 
-def _merge_batch(memory: Memory, batch: Sequence[Line]) -> Exchanged:
+def _merge_batch(
+    memory: Memory, batch: Sequence[Line], writer_of: Callable[[str], str]
+) -> Exchanged:
     for line in batch:
         if line.licences is not None:
             memory.contributors.keep_licences(line.licences)
@@ -214,7 +220,9 @@ def _merge_batch(memory: Memory, batch: Sequence[Line]) -> Exchanged:
             memory.contributors.keep_names(line.names)
     known = memory.ledger.known(line.hash for line in batch if line.record)
     entries = [build_entry(line) for line in batch if line.record and line.hash not in known]
-    outcomes = memory.ledger.record_entries(entries)
+    outcomes = memory.ledger.record_entries(
+        replace(entry, writer=writer_of(entry.outcome.origin)) for entry in entries
+    )
     kernels = sum(memory.runs.put_kernel(line.kernel) for line in batch if line.kernel is not None)
     with memory.storage.write() as connection:
         connection.executemany(
@@ -222,12 +230,12 @@ def _merge_batch(memory: Memory, batch: Sequence[Line]) -> Exchanged:
             [(line.hash, line.redacts) for line in batch if line.redacts is not None],
         )
     settlements = sum(
-        memory.ledger.record_settlement(line.settlement)
+        memory.ledger.record_settlement(line.settlement, writer_of(line.settlement.origin))
         for line in batch
         if line.settlement is not None
     )
     retractions = sum(
-        memory.ledger.record_retraction(line.retraction)
+        memory.ledger.record_retraction(line.retraction, writer_of(line.retraction.origin))
         for line in batch
         if line.retraction is not None
     )

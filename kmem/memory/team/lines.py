@@ -80,9 +80,14 @@ def retraction_lines(retractions: Iterable[Retraction]) -> Iterator[str]:
         )
 
 
-def outgoing_settlements(memory: Memory, *, redact: bool) -> Iterator[Settlement]:
-    """The settlements as they leave: where outcomes are redacted, they name the redacted ones."""
-    for settlement in memory.ledger.settlements():
+def outgoing_settlements(
+    memory: Memory, *, redact: bool, writer: str | None = None
+) -> Iterator[Settlement]:
+    """The settlements, or those of one writer, as they leave.
+
+    Where outcomes are redacted, they name the redacted ones.
+    """
+    for settlement in memory.ledger.settlements(writer):
         if not redact:
             yield settlement
         elif (outcome := memory.ledger.find(settlement.outcome_hash)) is not None:
@@ -144,7 +149,7 @@ def read_what_is_whole(file: Path) -> tuple[list[Line], list[str]]:
 
 
 def build_entry(line: Line) -> LedgerEntry:
-    """The outcome of a line, ready for the ledger.
+    """The outcome of a line, by the writer that it names; whoever imports it decides about that.
 
     Raises:
         MemoryStoreError: if the line holds no outcome, or another spelling of one.
@@ -156,7 +161,7 @@ def build_entry(line: Line) -> LedgerEntry:
         raise _no_outcome(line.place, ex) from ex
     if record != line.record:  # another spelling of the same outcome would be a second outcome
         raise _damaged(line.place, content_hash(record), line.hash)
-    return LedgerEntry(outcome, record, line.hash)
+    return LedgerEntry(outcome, record, line.hash, outcome.origin)
 
 
 def _read_line(text: str, place: str) -> Line:

@@ -21,7 +21,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kmem.errors import MemoryStoreError
-from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import Exchanged, merge_what_is_whole
 from kmem.memory.team.git import run_git
@@ -246,23 +245,23 @@ def _unpublished(
         select o.hash, o.source_hash, o.record, r.original_hash as redacts
         from outcomes o
         left join redactions r on r.redacted_hash = o.hash
-        where (json_extract(o.record, '$.origin') in (?, ?) and r.redacted_hash is null) or ?
+        where (o.writer = ? and r.redacted_hash is null) or ?
         order by o.hash
         """,
-        [own_name, UNNAMED_ORIGIN, imported],
+        [own_name, imported],
     )
     new = (row for row in rows if not published & {row["hash"], row["redacts"]})
     yield from outcome_lines(memory, new, sources=sources, redact=redact)
+    writer = None if imported else own_name
     yield from settlement_lines(
         settlement
-        for settlement in outgoing_settlements(memory, redact=redact)
-        if (imported or settlement.origin in (own_name, UNNAMED_ORIGIN))
-        and settlement.hash not in published
+        for settlement in outgoing_settlements(memory, redact=redact, writer=writer)
+        if settlement.hash not in published
     )
     yield from retraction_lines(
         retraction
-        for retraction in memory.ledger.retractions()
-        if (imported or retraction.origin == own_name) and retraction.hash not in published
+        for retraction in memory.ledger.retractions(writer)
+        if retraction.hash not in published
     )
 
 

@@ -1,0 +1,107 @@
+"""What a graph shows beside its operators, and what the gate makes of it."""
+
+from dataclasses import replace
+
+import pytest
+from test_prescribe import diagnosis, skill
+
+from kmem.prescribe.gate import SkillQuery, gate_skill
+from kmem.problem.load import FULL, execute_problem
+from kmem.problem.patterns import _PATTERNS, find_patterns
+from kmem.problem.trace import trace_problem
+from kmem.records import Bottleneck, Contract, Precision, Problem
+from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS
+
+SOURCE = """
+import torch
+from torch.nn import functional
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return {result}
+
+
+def get_inputs():
+    return [torch.randn(2, 32, 32), torch.randn(32, 32)]
+"""
+#: What a module of inputs x (2, 32, 32) and y (32, 32) computes -> the patterns of its graph.
+SHOWN = {
+    "x + 1.0": set(),
+    "(x @ y).mean(dim=1)": {"averaged_product", "reduced_product"},
+    "(x @ y).sum(dim=-1)": {"product_summed_over_columns", "reduced_product"},
+    "x @ y @ y": {"chained_products"},
+    "(x @ y).relu() @ y.t().contiguous()": {
+        "pointwise_after_product",
+        "pointwise_before_product",
+    },
+    "functional.silu(x @ y) * (x @ y.cos())": {
+        "gated_products",
+        "pointwise_after_product",
+        "pointwise_before_product",
+        "readers_of_one_input",
+    },
+    "(x.mean(dim=1), x.amax(dim=1))": {"readers_of_one_input"},
+    "x - x.amax(dim=1, keepdim=True)": set(),
+    "functional.layer_norm(x + 1.0, (32,))": {"norm_beside_pointwise"},
+    "((x - 1.0) ** 2).mean()": {"mean_of_loss"},
+    "x.flip(1).cumsum(1)": {"shifted_scan"},
+    "torch.cat((-x[..., 16:], x[..., :16]), -1)": {"rotated_halves"},
+    "functional.max_pool2d(x.relu(), 2)": {"monotone_before_max"},
+    "torch.softmax(x @ y, -1) @ y": {
+        "reduced_product",
+        "softmax_between_products",
+    },
+    "(x.permute(0, 2, 1).reshape(64, 32) @ y).view(2, 32, 32).permute(0, 2, 1)": {
+        "permuted_product"
+    },
+    "x.unfold(2, 4, 1).reshape(2, 32, -1)[..., :32] @ y": {"unfolded_product"},
+    "functional.nll_loss(torch.log_softmax(y, 1), y[0].long())": {
+        "picked_log_softmax",
+    },
+}
+
+
+@pytest.mark.parametrize("result", SHOWN)
+def test_the_patterns_of_a_graph(result: str) -> None:
+    problem = Problem("p", "p.py", SOURCE.format(result=result))
+    graph = trace_problem(execute_problem(problem, FULL), Precision.MATCH)
+    assert graph.opaque_reason is None
+    assert set(find_patterns(graph)) == SHOWN[result]
+
+
+def test_a_sum_that_is_stepped_through_by_hand_is_a_recurrence() -> None:
+    source = SOURCE.replace(
+        "        return {result}",
+        "        z = y[0]\n"
+        "        for i in range(1, 32):\n"
+        "            z = torch.addcmul(y[i], z, z)\n"
+        "        return z + x",
+    )
+    graph = trace_problem(execute_problem(Problem("p", "p.py", source), FULL), Precision.MATCH)
+    assert find_patterns(graph) == ("recurrence",)
+
+
+def test_the_vocabulary_has_every_pattern_and_each_spells_an_operator() -> None:
+    assert list(_PATTERNS) == list(GRAPH_PATTERNS)
+    spelled = {pattern.spells for pattern in GRAPH_PATTERNS.values()} - {""}
+    assert spelled <= set(OPERATORS)
+
+
+def test_the_gate_takes_a_pattern_for_operator_figures_and_bottleneck() -> None:
+    gated = skill(
+        operators=("linear",), patterns=("gated_products",), bottlenecks=(Bottleneck.ALGORITHMIC,)
+    )
+    said = replace(diagnosis(), bottleneck=Bottleneck.DRAM_BANDWIDTH, estimated=True)
+
+    def ask(patterns: tuple[str, ...] | None, operators: tuple[str, ...]):
+        found = replace(said, patterns=patterns)
+        return gate_skill(gated, SkillQuery(found, operators, "sm_90", Contract()))
+
+    shown = ask(("gated_products",), ("layout",))
+    assert shown.applies and shown.relevance == 1.0
+    assert "the graph has a gated_products" in shown.reasons
+    assert not ask((), ("layout",)).applies and not ask(None, ("linear",)).applies
+    spelled = skill(operators=("conv",), bottlenecks=())
+    query = SkillQuery(replace(said, patterns=("unfolded_product",)), (), "sm_90", Contract())
+    assert gate_skill(spelled, query).reasons[0] == "operator conv"
