@@ -53,8 +53,10 @@ def bench(
     With --executor the problems run on other machines. This process alone writes the database: each
     worker gets a copy, and what its run commits comes back as it goes. A worker that is lost costs
     one line, and its problem goes on from what had come back. Only workers whose card and versions
-    are those of the first one measure. With GPUs the share of time that each of them was held is
-    told at the end.
+    are those of the first one measure.
+
+    With GPUs the share of time that each of them was in use between its first and its last
+    measurement is told at the end, and kept in DIR/utilisation.jsonl.
 
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """
