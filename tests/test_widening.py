@@ -11,19 +11,22 @@ import kmem
 from kmem.codegen.constants import BEGIN, CONSTANT, END
 from kmem.deploy.entries import Wide, describe_computation
 from kmem.deploy.formulas import fit_texts
+from kmem.deploy.installing import _kernels_between
 from kmem.deploy.package import Package, export_package
 from kmem.deploy.shipped import patch
 from kmem.deploy.shipped.between import text_at
 from kmem.deploy.widening import Ranged, Span, Widening, spans_of, write_again
 from kmem.devices import named_target
 from kmem.errors import CaseError
+from kmem.measure.bundle import read_bundle
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.load import execute_problem, load_problem
 from kmem.problem.shapes import SizeRange, problem_at, read_ranges, read_shapes
-from kmem.records import Contract, Precision, Problem, SiteChoice
+from kmem.records import Contract, Precision, Problem, SiteChoice, Status
 from kmem.run.result import Result
 from kmem.run.session import open_session
+from kmem.run.single import Case, Terms, judge_case
 from tests.shipped_runs import KERNEL, finished_run, problem_source
 
 TEXT = """
@@ -156,8 +159,19 @@ def test_a_recipes_winner_serves_its_part_of_the_range_once_the_judge_has_passed
     served = {rows: served_by(package, model, rows) for rows in (50, 51, 52, 63, 64, 74, 75, 76)}
     assert served == {rows: int(51 <= rows <= 75) for rows in served}
     (span,) = spans_of((("ROWS", 64),), ranged.shapes, ranged.ranges)
+    # who installs the package has the same kernels judged at the same sizes
+    (entry,) = package.entries
+    bundle = read_bundle(entry.evidence)
+    cases = list(_kernels_between(entry, bundle, gpu=False))
+    assert [name for name, _, _ in cases] == [f"norm_at_rows{rows}" for rows in (51, 63, 75)]
+    _, problem, kernel = cases[1]
+    assert execute_problem(problem).get_inputs()[0].shape == (63, 256)
+    case = Case(problem, kernel, Terms(Contract(), 0, (), tmp_path / "evidence"))
+    judged, _ = judge_case(case, bundle.device, gpu=False, announce=lambda text: None)
+    assert judged.status is Status.PASSED
     with pytest.raises(CaseError, match="at 51 the judge says"):
-        asked.widening._judge(winner, span, 51, wide.kernel.replace("+ 1e-06", "+ 1e-01"))
+        sized = asked.widening._write(winner, span, 51)
+        asked.widening._judge(winner, sized, 51, wide.kernel.replace("+ 1e-06", "+ 1e-01"))
 
 
 BY_HAND = KERNEL.replace(
@@ -185,7 +199,14 @@ def test_a_size_between_is_one_entry_more_from_its_first_call_on(
         size: json.dumps({name: row[name] for name in ("inputs", "outputs", "calls")})
         for size, row in rows.items()
     }
-    data = {"size": "rows", "low": 3, "high": 9, "place": (0, 0, 1, 0), "judged": []}
+    data = {
+        "size": "ROWS",
+        "low": 3,
+        "high": 9,
+        "place": (0, 0, 1, 0),
+        "judged": [],
+        "small_constants": [],
+    }
     data |= {"shapes": fit_texts(shapes, ()), "constants": ["ROWS = constant(", (1, 0, 1), ")\n"]}
     wide = {found.run.id: [Wide(data, BY_HAND)]}
     package = export_package([found], tmp_path / "package", between=wide)

@@ -150,7 +150,7 @@ def export_package(
 def _add_between(draft: Draft, wide: Wide) -> str:
     """Add sizes around an entry's own to its row; the place of their kernel, as the row has it."""
     digest = hashlib.sha256(wide.kernel.encode()).hexdigest()
-    place = f"kernels/{draft.data['name']}_{wide.data['size']}_{digest[:12]}.py"
+    place = f"kernels/{draft.data['name']}_{wide.data['size'].lower()}_{digest[:12]}.py"
     draft.data["between"].append({**wide.data, "kernel": place, "kernel_sha256": digest})
     return place
 

@@ -19,6 +19,7 @@ from kmem.codegen.constants import BEGIN, END, keeps_constants
 from kmem.deploy.entries import Wide, describe_computation
 from kmem.deploy.formulas import fit_numbers, fit_texts
 from kmem.deploy.shipped.between import text_at
+from kmem.deploy.shipped.table import with_constants
 from kmem.devices import named_target
 from kmem.errors import CaseError, KmemError
 from kmem.explore.recipes.author import RecipeAuthor
@@ -159,17 +160,20 @@ class Widening:
         if constants is None or shapes is None or place is None or not own.computed["calls"]:
             raise CaseError("its constants or shapes are no plain formulas of the size")
         judged = span.judged(estimated=result.estimated)
+        small = []
         for size in judged:
-            source = _with_constants(first.kernel.source, text_at(constants, size))
-            self._judge(result, span, size, source)
+            source = with_constants(first.kernel.source, text_at(constants, size))
+            sized = written.get(size) or self._write(result, span, size)
+            small.append(self._judge(result, sized, size, source))
         data = {
-            "size": span.name.lower(),
+            "size": span.name,
             "low": span.low,
             "high": span.high,
             "place": place,
             "shapes": shapes,
             "constants": constants,
             "judged": judged,
+            "small_constants": small,
         }
         return Wide(data, first.kernel.source)
 
@@ -186,9 +190,11 @@ class Widening:
         _, computed = describe_computation(problem, run.contract.precision, label)
         return _Sized(file, kernel, *_cut(kernel.source), computed)
 
-    def _judge(self, result: Result, span: Span, size: int, source: str) -> None:
-        """Raise CaseError unless a kernel passes at a size, and is faster than the module there."""
-        sized = self._write(result, span, size)
+    def _judge(self, result: Result, sized: _Sized, size: int, source: str) -> str:
+        """Have a kernel judged at a size; returns its constants for the small workload there.
+
+        Raises CaseError: unless it passes, and is faster than the module there.
+        """
         small = sized.kernel.small_constants
         if not keeps_constants(source, small):  # where a tile divides there are fewer
             small = ""
@@ -206,6 +212,7 @@ class Widening:
         eager_ms = min(each.timing.latency_ms for each in baselines if each.timing is not None)
         if judged.latency_ms is None or judged.latency_ms >= eager_ms:
             raise CaseError(f"at {size} it is not faster than the module's own code")
+        return small
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +289,3 @@ def _cut(source: str) -> tuple[str, str]:
     if ast.get_docstring(tree, clean=False) is not None:
         del tree.body[0]
     return ast.dump(tree), constants
-
-
-def _with_constants(source: str, constants: str) -> str:
-    head, rest = source.split(BEGIN, 1)
-    return f"{head}{BEGIN}{constants}{END}{rest.split(END, 1)[1]}"

@@ -49,7 +49,7 @@ def entry_at(entry: Entry, between: Between, size: int) -> Entry:
     shapes = json.loads(text_at(between.shapes, size))
     return replace(
         entry,
-        name=f"{entry.name}_at_{between.size}{size}",
+        name=f"{entry.name}_at_{between.size.lower()}{size}",
         graph="",  # nobody has traced the module at this size: its calls tell what it computes
         calls=read_calls(shapes["calls"]),
         inputs=tuple(map(read_input, shapes["inputs"])),

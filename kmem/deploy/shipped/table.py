@@ -65,9 +65,11 @@ class Call:
 class Between:
     """Sizes around an entry's own at which the same code serves with other constants."""
 
-    size: str  # what the size is called
+    size: str  # the constant of the problem's file that varies
     low: int
     high: int
+    judged: tuple[int, ...]  # sizes at which the judge has passed the kernel
+    small_constants: tuple[str, ...]  # for the judge without a GPU, at each of them; may be empty
     place: "Place"
     shapes: tuple[Part, ...]  # inputs, outputs and calls, as JSON
     kernel: Path  # written for sizes of which no tile is a divisor: it masks what is beyond
@@ -163,6 +165,8 @@ def _read_between(data: dict[str, Any], root: Path) -> Between:
         data["size"],
         data["low"],
         data["high"],
+        tuple(data["judged"]),
+        tuple(data["small_constants"]),
         Place(*data["place"]),
         shapes,
         root / data["kernel"],
@@ -223,8 +227,7 @@ def load_module(entry: Entry, purpose: str) -> ModuleType:
 
 def _load_with(entry: Entry, text: str, name: str) -> ModuleType:
     """A kernel's file with the constants of an entry in the place of its own."""
-    head, rest = text.split(BEGIN, 1)
-    text = f"{head}{BEGIN}{entry.constants}{END}{rest.split(END, 1)[1]}"
+    text = with_constants(text, entry.constants)
     place = f"{entry.kernel}:{entry.name}"
     module = ModuleType(name)
     # Triton reads the text of a function there
@@ -236,6 +239,12 @@ def _load_with(entry: Entry, text: str, name: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def with_constants(text: str, constants: str) -> str:
+    """A kernel's file with other constants in the place of its own."""
+    head, rest = text.split(BEGIN, 1)
+    return f"{head}{BEGIN}{constants}{END}{rest.split(END, 1)[1]}"
 
 
 def load_original(entry: Entry) -> ModuleType:
