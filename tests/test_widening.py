@@ -66,6 +66,7 @@ def texts(sizes: tuple[int, ...], write: str) -> dict[int, str]:
         ("GRID = {cdiv(s, 64)} of constant(64)", True),
         ("GRID = {cdiv(s * 770, 1024)} of constant(1024), steps of 770", True),
         ("GRID = {cdiv(s * 770, 1024)} of constant(1024)", False),  # where is the 770 from?
+        ("PADDED = {64 * cdiv(s, 64)}; GRID = {48 * cdiv(s, 1024)} of 64 and 1024", True),
         ("A = {s * s}", False),
         ("MEAN = {1 / s}", False),
         ("{'masked' if s > 500 else 'whole'}", False),
@@ -81,7 +82,7 @@ def test_a_number_gets_a_formula_that_holds_at_every_size_or_none(write: str, fi
 
 
 def test_what_fits_in_two_ways_fits_in_none() -> None:
-    grids = texts((3, 5, 9), "{cdiv(s, 8)} of 64 by 9")
+    grids = texts((3, 5, 9), "{cdiv(s, 8)} of 8, 64 and 9")
     assert fit_texts(grids, {8}) is not None
     assert fit_texts(grids, {8, 64}) is None  # 9 of 64 are the same at these sizes
 
@@ -207,7 +208,10 @@ def test_a_size_between_is_one_entry_more_from_its_first_call_on(
         "judged": [],
         "small_constants": [],
     }
-    data |= {"shapes": fit_texts(shapes, ()), "constants": ["ROWS = constant(", (1, 0, 1), ")\n"]}
+    data |= {
+        "shapes": fit_texts(shapes, ()),
+        "constants": ["ROWS = constant(", (1, 0, 1, 1), ")\n"],
+    }
     wide = {found.run.id: [Wide(data, BY_HAND)]}
     package = export_package([found], tmp_path / "package", between=wide)
     model = execute_problem(found.run.problem).Model(64, 1e-6)

@@ -1,10 +1,11 @@
 """Texts that differ in numbers alone, as one text whose numbers are formulas of a size.
 
-A formula is (a, b, c): a * size + b over c, rounded up. Either c is 1, or b is 0, c is one of the
-tiles that the texts name, and a is 1 or another number in them, such as a step from row to row.
-What fits in two ways fits in none.
+A formula is (a, b, c, d): a * size + b over c, rounded up, d times. Either c and d are 1, or b is
+0, c is one of the tiles that the texts name, and a is 1 or another number in them, such as a step
+from row to row. What fits in two ways fits in none.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping
 from fractions import Fraction
@@ -19,7 +20,7 @@ def fit_texts(texts: Mapping[int, str], tiles: Collection[int]) -> tuple[Part, .
 
     Args:
         texts: by size, of two sizes at least.
-        tiles: what numbers may be divided by.
+        tiles: what numbers may be divided by, if it is the same at all sizes.
     """
     pieces = {size: _NUMBER.split(text) for size, text in texts.items()}
     if len({len(each) for each in pieces.values()}) > 1:
@@ -27,6 +28,7 @@ def fit_texts(texts: Mapping[int, str], tiles: Collection[int]) -> tuple[Part, .
     columns = list(zip(*pieces.values(), strict=True))
     same = {column[0] for column in columns if len(set(column)) == 1}
     factors = {1, *(int(word) for word in same if word.isdecimal())}
+    tiles = factors.intersection(tiles)
     parts: list[Part] = []
     for column in columns:
         part = _fit(dict(zip(pieces, column, strict=True)), tiles, factors)
@@ -51,22 +53,20 @@ def _fit(words: Mapping[int, str], tiles: Collection[int], factors: Collection[i
 
 def fit_numbers(
     values: Mapping[int, int], tiles: Collection[int], factors: Collection[int]
-) -> tuple[int, int, int] | None:
+) -> tuple[int, int, int, int] | None:
     """The formula of a number that is not the same at all sizes; None if there is none."""
     first, last = min(values), max(values)
     factor, rest = divmod(values[last] - values[first], last - first)
     summand = values[first] - factor * first
     if rest == 0 and all(factor * size + summand == value for size, value in values.items()):
-        return factor, summand, 1
-    found = {
-        Fraction(a, tile)
-        for tile in tiles
-        for a in factors
-        if tile > 1
-        and a > 0
-        and all(-(-a * size // tile) == value for size, value in values.items())
-    }
+        return factor, summand, 1, 1
+    found = set()
+    for ratio in {Fraction(a, tile) for tile in tiles for a in factors if a > 0 and tile > 1}:
+        tiled = {size: math.ceil(ratio * size) for size in values}
+        times = values[first] // tiled[first]
+        if times and all(times * tiled[size] == value for size, value in values.items()):
+            found.add((ratio, times))
     if len(found) != 1:
         return None
-    (ratio,) = found
-    return ratio.numerator, 0, ratio.denominator
+    ((ratio, times),) = found
+    return ratio.numerator, 0, ratio.denominator, times

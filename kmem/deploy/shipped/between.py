@@ -62,8 +62,9 @@ def entry_at(entry: Entry, between: Between, size: int) -> Entry:
 
 
 def text_at(parts: Sequence[Part], size: int) -> str:
-    """A text at a size: (a, b, c) stands for a * size + b over c, rounded up."""
-    return "".join(
-        part if isinstance(part, str) else str(-(-(part[0] * size + part[1]) // part[2]))
-        for part in parts
-    )
+    """A text at a size: (a, b, c, d) stands for a * size + b over c, rounded up, d times."""
+    return "".join(part if isinstance(part, str) else _number_at(*part, size) for part in parts)
+
+
+def _number_at(a: int, b: int, c: int, d: int, size: int) -> str:
+    return str(d * -(-(a * size + b) // c))

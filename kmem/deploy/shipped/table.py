@@ -20,7 +20,7 @@ BEGIN = "# --- constants: sizes, strides and tiles\n"
 END = "# --- end of constants\n"
 
 #: A piece of a text as it is, or a formula of a size: see `between.text_at`.
-Part: TypeAlias = str | tuple[int, int, int]
+Part: TypeAlias = str | tuple[int, int, int, int]
 
 
 class PackageError(Exception):
