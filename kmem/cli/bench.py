@@ -82,11 +82,6 @@ def bench(
             raise
         _sync()
         return
-    if options.gpus is not None and options.where.executor == "local":
-        raise click.UsageError(
-            "--gpus does not go with --record, which measures on one GPU of this machine; record "
-            "parts of a suite with --only, or on several with --executor ray --address local."
-        )
     if options.sync or options.control is not None:
         raise click.UsageError(
             "--sync and --control go with a bench of runs, not with --record; leave them out"
