@@ -23,6 +23,7 @@ from kmem.records import (
     Problem,
     Run,
     RunResult,
+    SiteChoice,
     Status,
     Task,
     Timing,
@@ -98,6 +99,7 @@ def finished_run(
     name: str = "rms_norm",
     problem: str | None = None,
     kernel: str = KERNEL,
+    choices: tuple[SiteChoice, ...] = (),
 ) -> Result:
     """A run that found a kernel, with its files, as `kmem optimize` leaves them."""
     directory.mkdir(parents=True)
@@ -106,7 +108,7 @@ def finished_run(
     run = Run(
         f"run-{name}", asked, "h200", Contract(), Budget(), "rw", 0, str(directory), "2026-11-22"
     )
-    made = Kernel(kernel)
+    made = Kernel(kernel, choices=choices)
     timing = Timing(0.01, 0.009, 0.011, 10)
     error = ErrorReport("normal", 1, 1e-7, 1e-7, 2e-6, 0.05)
     measurement = Measurement(Status.PASSED, timing, True, (error,), ("specialised",))

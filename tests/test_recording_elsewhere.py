@@ -1,13 +1,15 @@
 """Landscapes recorded on workers go on where a lost one was, on the same card only."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from test_landscape import H200, SOFTMAX
 
-from kmem.engines.executor import Wanted, Worker
+from kmem.cli import cli
+from kmem.engines.executor import Crew, Joined, Wanted, Worker
 from kmem.engines.local import LocalExecutor
 from kmem.learning.landscape import LandscapeDirectory, judged
 from kmem.learning.recording.compile import compiled_point
@@ -15,6 +17,7 @@ from kmem.learning.recording.elsewhere import _Recording, record_elsewhere
 from kmem.learning.recording.request import Asked
 from kmem.learning.recording.schedule import Progress
 from kmem.learning.recording.write import write_problem
+from kmem.plugins import build_plugin_manager, collect
 from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.records import Contract, Measurement, Problem, Status, Timing
 
@@ -66,3 +69,21 @@ def test_a_recording_on_a_worker_goes_on_from_what_it_had_told(
     assert directory.is_finished("swish") and not (tmp_path / "swish.jsonl").exists()
     assert whole.settings[kept.choices] == kept
     assert whole.best.latency_ms < 1.0
+
+
+def test_gpus_of_this_machine_are_the_local_case_of_an_executor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "swish.py").write_text(SOURCE)
+    found: list[tuple[str, list[str]]] = []
+
+    def record(crew: Crew, problems: Sequence[Problem], root: Path, *rest: object) -> None:
+        joined = [event.worker.id for event in crew.events(1.0) if isinstance(event, Joined)]
+        found.append((problems[0].name, joined))
+
+    monkeypatch.setattr("kmem.cli.actions.record.record_elsewhere", record)
+    words = ["bench", str(tmp_path / "swish.py"), "--record", str(tmp_path / "out")]
+    words += ["--target", "h200", "--gpus", "0", "--jobs", "2"]
+    done = CliRunner().invoke(cli, words, obj=collect(build_plugin_manager()))
+    assert done.exit_code == 0, done.output
+    assert found == [("swish", ["cpu-0", "cpu-1"])]

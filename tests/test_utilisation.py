@@ -1,15 +1,19 @@
 """How long each GPU of a bench was in use, from the holds of its lease."""
 
+import json
+import time
 from pathlib import Path
 
 import pytest
 
 from kmem.bench.utilisation import (
+    FILE,
     describe_utilisation,
     join_holds,
     measure_utilisation,
     read_holds,
 )
+from kmem.cli.actions.bench import Running, _keep_use
 from kmem.host.lease import HOLDS_VARIABLE, GpuLease
 
 
@@ -21,6 +25,19 @@ def test_time_that_several_hold_counts_once_and_gaps_do_not() -> None:
     assert describe_utilisation([found]) == (
         "GPU-1: in use 80% of 1.7 min between its first and last measurement, timing alone 30%"
     )
+
+
+def test_each_piece_of_a_bench_keeps_a_line_and_tells_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    holds = {"GPU-1": [(0.0, 85.0, True), (95.0, 100.0, False)], "GPU-2": []}
+    for piece in (holds, {}):
+        running = Running(lambda problem, on_stage, stop: None, 2, lambda piece=piece: piece)
+        _keep_use(tmp_path, running, time.monotonic() - 100)
+    first, second = map(json.loads, (tmp_path / FILE).read_text().splitlines())
+    assert [(each["gpu"], each["share"]) for each in first["gpus"]] == [("GPU-1", 0.9)]
+    assert second["gpus"] == [] and first["wall_s"] >= 100
+    assert capsys.readouterr().err.startswith("GPU-1: in use 90% of 1.7 min")
 
 
 def test_a_lease_writes_its_holds_down_under_the_word_and_only_then(

@@ -13,12 +13,14 @@ from torch import nn
 from kmem.api.from_module import write_problem
 from kmem.api.keywords import choose, refuse_unknown
 from kmem.deploy.bucketed import Bucketed, carry_out_all
+from kmem.deploy.entries import Wide
+from kmem.deploy.widening import Ranged, Widening
 from kmem.errors import ProblemError
 from kmem.explore.models.roles import check_models
 from kmem.memory.location import default_db_path
-from kmem.plugins import build_plugin_manager, collect
+from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.load import load_problem
-from kmem.problem.shapes import read_shapes
+from kmem.problem.shapes import read_ranges, read_shapes
 from kmem.records import (
     Budget,
     Contract,
@@ -122,7 +124,8 @@ def optimize(
         return Result(run, carry_out(run))
     files, directory = _problem_files(problem, inputs, shapes, told.out)
     runs = runs_for_files(files, told, directory)
-    return carry_out_all(runs, carry_out, directory, lambda text: None)
+    widen = _widening(problem, shapes, directory, registry)
+    return carry_out_all(runs, carry_out, directory, lambda text: None, widen)
 
 
 def _ignore(event: Event) -> None:
@@ -179,6 +182,17 @@ def _problem_files(
         for label, each in by_label.items()
     )
     return files, directory
+
+
+def _widening(
+    problem: nn.Module | str | Path, shapes: Shapes, directory: Path, registry: Registry
+) -> Callable[[str, Result], Sequence[Wide]]:
+    """Who is asked for the sizes inside of ranges; a module's shapes have none."""
+    if isinstance(problem, nn.Module):
+        return lambda label, result: ()
+    text, loaded = str(shapes), load_problem(Path(problem))
+    asked = Widening(loaded, directory, registry, lambda text: None)
+    return Ranged(read_shapes(text, loaded), read_ranges(text, loaded), asked).widen
 
 
 def _label_of_inputs(inputs: Sequence[object]) -> str:

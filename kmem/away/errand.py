@@ -105,15 +105,12 @@ class Errand(Listener):
         if run_id is None or not place.is_file() or not self._home.memory.runs.has(run_id):
             return None
         # figures never cross GPUs: elsewhere, or where Slurm chooses, it begins again
-        if worker.gpu and not worker.host:
-            return None
-        if json.loads(place.read_text(encoding="utf-8")) != _place_of(worker):
-            return None
-        return run_id
+        known = json.loads(place.read_text(encoding="utf-8"))
+        return run_id if worker.place is not None and known == list(worker.place) else None
 
     def _keep_place(self, worker: Worker) -> None:
         self._asked.out_dir.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(_place_of(worker))
+        text = json.dumps(worker.place)
         (self._asked.out_dir / _PLACE).write_text(text, encoding="utf-8")
 
     def said(self, worker: Worker, stream: str, text: str) -> None:
@@ -155,8 +152,3 @@ class Errand(Listener):
 def is_ours(out_dir: Path) -> bool:
     """Whether a run on a worker wrote this directory, which the next may then empty."""
     return (out_dir / _PLACE).is_file()
-
-
-def _place_of(worker: Worker) -> list[str]:
-    """What has to be the same for a run to go on: the card, or without one nothing."""
-    return [worker.host, worker.gpu] if worker.gpu else []

@@ -91,8 +91,7 @@ class OptimizeProcess:
             for name, value in plan.items()
             if name not in os.environ and len(places) > 1
         }
-        if gpus:
-            shared[HOLDS_VARIABLE] = self.holds
+        shared[HOLDS_VARIABLE] = self.holds
         for place in places:  # last in, first out: the first problems go to different GPUs
             self._places.put(shared | place)
 

@@ -98,7 +98,7 @@ def _settings(data: Mapping[str, object]) -> Settings:
 
 
 class BenchDirectory:
-    """manifest.json, results.jsonl, results.md, results.png, logs/, runs/.
+    """manifest.json, results.jsonl, utilisation.jsonl, results.md, results.png, logs/, runs/.
 
     One bench at a time: a context manager that holds a lock. A kill at any moment leaves whole
     lines, but perhaps for the last one, which the next bench removes.

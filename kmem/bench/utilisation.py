@@ -4,13 +4,18 @@ In use is a GPU while anybody holds its lease (kmem/host/lease.py): checks of ca
 share it, and timings, which are alone. Where several hold it at once, that time counts once.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 #: Begin, end (seconds since 1970), and whether the GPU was held alone.
 Hold: TypeAlias = "tuple[float, float, bool]"
+
+
+#: Where a bench keeps it: a line for each piece of the bench.
+FILE = "utilisation.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,18 @@ def measure_utilisation(holds: Mapping[str, Sequence[Hold]]) -> list[Utilisation
         alone_s = sum(end - begin for begin, end, alone in join_holds(own) if alone)
         found.append(Utilisation(gpu, span_s, sum(end - begin for begin, end, _ in held), alone_s))
     return found
+
+
+def utilisation_data(found: Sequence[Utilisation], wall_s: float) -> dict[str, Any]:
+    """What one piece of a bench keeps: how long it took, and how long each GPU was in use."""
+    gpus = [{**asdict(each), "share": each.share} for each in found]
+    return {"wall_s": wall_s, "gpus": gpus}
+
+
+def keep_utilisation(root: Path, data: Mapping[str, Any]) -> None:
+    """Add a line to the directory of a bench."""
+    with (root / FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(data) + "\n")
 
 
 def describe_utilisation(found: Sequence[Utilisation]) -> str:

@@ -53,8 +53,10 @@ def bench(
     With --executor the problems run on other machines. This process alone writes the database: each
     worker gets a copy, and what its run commits comes back as it goes. A worker that is lost costs
     one line, and its problem goes on from what had come back. Only workers whose card and versions
-    are those of the first one measure. With GPUs the share of time that each of them was held is
-    told at the end.
+    are those of the first one measure.
+
+    With GPUs the share of time that each of them was in use between its first and its last
+    measurement is told at the end, and kept in DIR/utilisation.jsonl.
 
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """
@@ -80,11 +82,6 @@ def bench(
             raise
         _sync()
         return
-    if options.gpus is not None and options.where.executor == "local":
-        raise click.UsageError(
-            "--gpus does not go with --record, which measures on one GPU of this machine; record "
-            "parts of a suite with --only, or on several with --executor ray --address local."
-        )
     if options.sync or options.control is not None:
         raise click.UsageError(
             "--sync and --control go with a bench of runs, not with --record; leave them out"

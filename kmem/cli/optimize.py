@@ -37,7 +37,8 @@ class OptimizeOptions:
     metavar="TEXT|FILE",
     help="Sizes of the file's top-level integers, as in 'batch=1,8,64 seq=128..4096', or a file of "
     "such lines; a range is its borders and the powers of two between. A run for each, which share "
-    "--minutes; what they find becomes one package, in DIR/package.",
+    "--minutes; what they find becomes one package, in DIR/package, which serves a range's other "
+    "sizes too where a kernel's code is the same for them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("--ui", is_flag=True, help="Serve the page and open it on this run.")

@@ -6,6 +6,8 @@
 - entries.py: the winner of a run as an entry of a table.
 - card.py: the README of a package: what is in it, how good it is, and whose it is.
 - package.py: an exported package, written and found again.
+- formulas.py: texts at several sizes as one text whose numbers are formulas of the size.
+- widening.py: a winner at the sizes around its own, where its recipe writes the same code.
 - bucketed.py: a run for each of many shapes, and one package of what they found.
 - flashinfer.py: winners as a data set of FlashInfer-Bench.
 - sources.py: kernels as callers name them: results, packages, and their directories.

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from kmem.deploy.entries import Wide
 from kmem.deploy.package import Package, export_package
 from kmem.records import Run, RunResult
 from kmem.run.first_screen import summarise
@@ -17,7 +18,8 @@ class Bucketed:
     """What came of each shape; `kmem.apply` takes it as a package.
 
     A shape at which nothing beat the best baseline has no row in the table: there, as at every
-    shape that was not named, the module's own code runs.
+    shape that was not named, the module's own code runs. Inside a range the nearest shape in log
+    space serves, where its kernel was proved to (widening.py).
     """
 
     results: tuple[tuple[str, Result], ...]  # by the shape's label, as in batch8_seq128
@@ -72,6 +74,7 @@ def carry_out_all(
     carry_out: Callable[[Run], RunResult],
     directory: Path,
     announce: Callable[[str], None],
+    widen: Callable[[str, Result], Sequence[Wide]] = lambda label, result: (),
 ) -> Bucketed:
     """Carry out runs one after the other, and ship what they found as one package.
 
@@ -80,6 +83,7 @@ def carry_out_all(
         carry_out: searches, and returns what came of it.
         directory: gets the package, in `package`.
         announce: told which shape is next, and what came of it.
+        widen: the sizes around a shape's own that its winner serves, from its label and run.
 
     Raises OutputError: if a winner cannot be shipped.
     """
@@ -91,7 +95,12 @@ def carry_out_all(
     faster = [result for _, result in results if result.is_faster]
     package = None
     if faster:
+        between = {
+            result.run.id: list(widen(label, result))
+            for label, result in results
+            if result.is_faster
+        }
         label, run = runs[0]
         name = run.problem.name.removesuffix(f"_{label}").lower()
-        package = export_package(faster, directory / "package", name, force=True)
+        package = export_package(faster, directory / "package", name, force=True, between=between)
     return Bucketed(tuple(results), package)

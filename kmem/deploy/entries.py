@@ -23,7 +23,7 @@ from kmem.problem.fake import cast_fake_module, quiet_fake_tensors
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
-from kmem.records import Measurement, Precision, TensorSpec
+from kmem.records import Measurement, Precision, Problem, TensorSpec
 from kmem.run.result import Result
 
 #: The last element that a signed 32-bit offset reaches.
@@ -37,6 +37,14 @@ class Draft:
     data: dict[str, Any]
     kernel: str  # text
     evidence: str  # text of the bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """Sizes around an entry's own, as a table holds them, with the kernel that serves them."""
+
+    data: dict[str, Any]
+    kernel: str  # text
 
 
 def draft_entries(results: Sequence[Result]) -> list[Draft]:
@@ -93,30 +101,13 @@ def _draft(result: Result, name: str) -> Draft:
         raise OutputError(f"{what} has no kernel that beats the best baseline: nothing to ship")
     evidence = _read(result.evidence_path, what)
     kernel = _judged(result, what)
-    module = execute_problem(result.run.problem)
     precision = result.run.contract.precision
-    graph = trace_problem(module, precision)
-    _refuse_graph(graph, what)
+    graph, computed = describe_computation(result.run.problem, precision, what)
     _refuse_kernel(kernel, graph, what, estimated=result.estimated)
-    inputs = [_input_data(each.spec, each.value) for each in _inputs(graph)]
-    init = list(getattr(module, "get_init_inputs", list)())
-    _refuse_constructor(init, what)
-    names, prints = _trace_reference(module, init, inputs, precision, what)
-    read = {ref for node in graph.nodes for ref in node.refs()}
     data = {
         "name": name,
-        **prints,
-        "inputs": inputs,
-        "outputs": [_spec_data(graph.node(each).spec) for each in graph.outputs],
-        "returns_tuple": graph.returns_tuple,
-        "state": [
-            {"name": each.target, **_spec_data(each.spec)}
-            for each in graph.placeholders
-            if each.kind in ("parameter", "buffer") and each.name in read
-        ],
-        "parameters": names,
-        "training": graph.training,
-        "init": repr(init),
+        **computed,
+        "between": [],
         "device": named_target(result.outcome.target).full_name,
         "target": result.outcome.target,
         "kernel": f"kernels/{name}_{best.candidate.kernel.hash[:12]}.py",
@@ -131,6 +122,37 @@ def _draft(result: Result, name: str) -> Draft:
         "versions": dict(best.measurement.environment),
     }
     return Draft(data, kernel, evidence)
+
+
+def describe_computation(
+    problem: Problem, precision: Precision, what: str
+) -> tuple[OpGraph, dict[str, Any]]:
+    """A problem's graph, and what a row of a table says of the module and its inputs.
+
+    Raises OutputError: if no operator can replace the module; `what` begins the reason.
+    """
+    module = execute_problem(problem)
+    graph = trace_problem(module, precision)
+    _refuse_graph(graph, what)
+    inputs = [_input_data(each.spec, each.value) for each in _inputs(graph)]
+    init = list(getattr(module, "get_init_inputs", list)())
+    _refuse_constructor(init, what)
+    names, prints = _trace_reference(module, init, inputs, precision, what)
+    read = {ref for node in graph.nodes for ref in node.refs()}
+    return graph, {
+        **prints,
+        "inputs": inputs,
+        "outputs": [_spec_data(graph.node(each).spec) for each in graph.outputs],
+        "returns_tuple": graph.returns_tuple,
+        "state": [
+            {"name": each.target, **_spec_data(each.spec)}
+            for each in graph.placeholders
+            if each.kind in ("parameter", "buffer") and each.name in read
+        ],
+        "parameters": names,
+        "training": graph.training,
+        "init": repr(init),
+    }
 
 
 def _read(place: Path | None, what: str) -> str:

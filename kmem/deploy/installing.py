@@ -7,19 +7,21 @@ and their evidence, and serves them by its own code.
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kmem.deploy.installed import installed_place
 from kmem.deploy.package import Package, export_package, find_package
-from kmem.deploy.shipped.table import Entry, PackageError, read_verified
+from kmem.deploy.shipped.between import entry_at
+from kmem.deploy.shipped.table import Entry, PackageError, read_verified, with_constants
 from kmem.deploy.sources import find_source
 from kmem.devices import detect_device
 from kmem.errors import BundleError, OutputError, first_line
 from kmem.measure.bundle import Bundle, read_bundle
-from kmem.records import Kernel, Status
+from kmem.problem.shapes import problem_at
+from kmem.records import Kernel, Problem, Status
 from kmem.run.single import Case, Terms, judge_case
 
 HUB = "HUB:"
@@ -66,12 +68,14 @@ def check_entry(entry: Entry, package: Package) -> Bundle:
     Raises OutputError: with what does not hold.
     """
     root = package.directory.resolve()
-    for place in (entry.kernel, entry.evidence):
+    for place in (entry.kernel, entry.evidence, *(each.kernel for each in entry.between)):
         if not place.resolve().is_relative_to(root):
             raise OutputError(f"{entry.name}: its table names {place}, which is not in the package")
     try:
         kernel = read_verified(entry.kernel, entry.kernel_sha256, "kernel").decode()
         read_verified(entry.evidence, entry.evidence_sha256, "evidence")
+        for each in entry.between:
+            read_verified(each.kernel, each.kernel_sha256, "kernel")
         bundle = read_bundle(entry.evidence)
     except (PackageError, BundleError, UnicodeDecodeError) as ex:
         raise OutputError(f"{entry.name}: {ex}") from ex
@@ -112,23 +116,48 @@ def _judge_again(entry: Entry, bundle: Bundle, announce: Callable[[str], None]) 
             f"{entry.name} is for an {entry.device}, this machine has an {present.full_name}: it "
             "would never be used; run kmem optimize here, or --trust for another machine"
         )
-    announce(f"{entry.name}: judged again")
     kernel = Kernel(
         bundle.kernel_source,
         flags=bundle.kernel_flags,
         small_constants=bundle.kernel_small_constants,
     )
-    with tempfile.TemporaryDirectory(prefix="kmem-install-", ignore_cleanup_errors=True) as place:
-        terms = Terms(bundle.contract, bundle.seed, (), Path(place))
-        device = present or bundle.device
-        measurement, _ = judge_case(
-            Case(bundle.problem, kernel, terms), device, gpu=present is not None, announce=announce
-        )
-    if measurement.status is not Status.PASSED:
-        text = measurement.log.strip() or measurement.status.value
-        raise OutputError(f"{entry.name} does not pass here: {text.splitlines()[-1]}")
+    for name, problem, each in [
+        (entry.name, bundle.problem, kernel),
+        *_kernels_between(entry, bundle, gpu=present is not None),
+    ]:
+        announce(f"{name}: judged again")
+        with tempfile.TemporaryDirectory(
+            prefix="kmem-install-", ignore_cleanup_errors=True
+        ) as place:
+            terms = Terms(bundle.contract, bundle.seed, (), Path(place))
+            measurement, _ = judge_case(
+                Case(problem, each, terms),
+                present or bundle.device,
+                gpu=present is not None,
+                announce=announce,
+            )
+        if measurement.status is not Status.PASSED:
+            text = measurement.log.strip() or measurement.status.value
+            raise OutputError(f"{name} does not pass here: {text.splitlines()[-1]}")
     where = "on this GPU" if present else "in the Triton interpreter, at small sizes"
     return f"{entry.name}: passed {where}"
+
+
+def _kernels_between(
+    entry: Entry, bundle: Bundle, *, gpu: bool
+) -> Iterator[tuple[str, Problem, Kernel]]:
+    """What serves sizes around an entry's own, where the judge had passed it: name, problem, text.
+
+    Without a GPU only what says its constants at small sizes can be judged.
+    """
+    for between in entry.between:
+        for size, small in zip(between.judged, between.small_constants, strict=True):
+            if small or gpu:
+                sized = entry_at(entry, between, size)
+                text = with_constants(sized.kernel.read_text(encoding="utf-8"), sized.constants)
+                source = problem_at(bundle.problem, ((between.size, size),))
+                problem = replace(bundle.problem, source=source)
+                yield sized.name, problem, Kernel(text, small_constants=small)
 
 
 def _fetch(source: str, directory: Path) -> Path:

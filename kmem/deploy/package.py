@@ -13,13 +13,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from kmem.deploy.card import render_card, render_hub_card
-from kmem.deploy.entries import Draft, draft_entries
+from kmem.deploy.entries import Draft, Wide, draft_entries
 from kmem.deploy.shipped.table import FORMAT, Entry, PackageError, read_table
 from kmem.errors import OutputError
 from kmem.run.result import Result
@@ -114,7 +114,12 @@ def find_package(directory: Path) -> Package | None:
 
 
 def export_package(
-    results: Sequence[Result], directory: Path, name: str | None = None, *, force: bool = False
+    results: Sequence[Result],
+    directory: Path,
+    name: str | None = None,
+    *,
+    force: bool = False,
+    between: Mapping[str, Sequence[Wide]] | None = None,
 ) -> Package:
     """Write the winners of runs as one package.
 
@@ -122,6 +127,7 @@ def export_package(
         results: one for each kernel.
         directory: where the package goes; there must be nothing, or with `force` another export.
         name: of the Python package; default: the directory's.
+        between: what rows say of the sizes around their own, by the id of the run.
 
     Raises OutputError: if a winner cannot be shipped, the name is none, or the directory is in use.
     """
@@ -130,11 +136,23 @@ def export_package(
         raise OutputError(f"{name!r} is no name of a Python package; give one by --name")
     refuse_foreign(directory, force=force)
     drafts = draft_entries(results)
-    files = _scripts(name) | _inside(name, drafts)
+    files = _scripts(name)
+    for draft in drafts:
+        for wide in (between or {}).get(draft.data["run"], ()):
+            files[f"{name}/{_add_between(draft, wide)}"] = wide.kernel
+    files |= _inside(name, drafts)
     files[f"{name}/__init__.py"] = _INIT
     files["README.md"] = render_card(name, [draft.data for draft in drafts])
     replace_directory(directory, files)
     return Package(directory, name, read_table(directory / name / _TABLE))
+
+
+def _add_between(draft: Draft, wide: Wide) -> str:
+    """Add sizes around an entry's own to its row; the place of their kernel, as the row has it."""
+    digest = hashlib.sha256(wide.kernel.encode()).hexdigest()
+    place = f"kernels/{draft.data['name']}_{wide.data['size'].lower()}_{digest[:12]}.py"
+    draft.data["between"].append({**wide.data, "kernel": place, "kernel_sha256": digest})
+    return place
 
 
 def export_hub_kernel(

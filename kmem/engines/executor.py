@@ -65,6 +65,16 @@ class Worker:
     at_once: int = 1  # jobs that run side by side
     ahead: int = 0  # jobs more that it takes, so that their files are there when their turn comes
 
+    @property
+    def place(self) -> tuple[str, ...] | None:
+        """Where figures were measured that only go on there: its card; () without a GPU.
+
+        None where an engine says no host: it may choose another card each time.
+        """
+        if not self.gpu:
+            return ()
+        return (self.host, self.gpu) if self.host else None
+
 
 @dataclass(frozen=True, slots=True)
 class Joined:

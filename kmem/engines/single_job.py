@@ -162,8 +162,7 @@ class _Tail:
         with pipe:
             while block := read(65536):
                 self._keep(block)
-                if self._on_line is not None:
-                    self._pass_on(block)
+                self._pass_on(block)
         if self._line:
             self._pass_on(b"\n")
 
@@ -176,10 +175,12 @@ class _Tail:
             del self._tail[: -self._half]
 
     def _pass_on(self, block: bytes) -> None:
+        if self._on_line is None:
+            return
         *lines, rest = (bytes(self._line) + block).split(b"\n")
         self._line = bytearray(rest[-_LINE_LIMIT:])
         for line in lines:
-            self._on_line(self._stream, line.decode("utf-8", errors="replace"))  # type: ignore[misc]
+            self._on_line(self._stream, line.decode("utf-8", errors="replace"))
 
     def text(self) -> str:
         """What was kept, with a line that says how much was not."""

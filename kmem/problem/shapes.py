@@ -4,6 +4,7 @@ import ast
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from kmem.errors import ProblemError
@@ -14,6 +15,16 @@ from kmem.problem.substitution import substitute
 from kmem.records import Problem
 
 Shape = tuple[tuple[str, int], ...]  # names of the file's constants, with their sizes
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRange:
+    """Sizes that were asked for from border to border; `name` is that of the file's constant."""
+
+    name: str
+    low: int
+    high: int
+
 
 _PART = re.compile(r"(\w+)=(\d+(?:\.\.\d+)?(?:,\d+(?:\.\.\d+)?)*)")
 #: More runs than this are a mistake in what was typed.
@@ -29,25 +40,42 @@ def read_shapes(text: str, problem: Problem) -> tuple[Shape, ...]:
 
     Raises ProblemError: if the text is no such thing, or names what the problem has not.
     """
-    place = Path(text)
-    try:
-        lines = place.read_text(encoding="utf-8").splitlines() if place.is_file() else [text]
-    except (OSError, UnicodeDecodeError) as ex:
-        raise ProblemError(f"Cannot read the shapes in {place}: {ex}") from ex
     constants = _constants(problem)
     shapes = dict.fromkeys(
-        shape
-        for line in lines
-        if line.strip() and not line.lstrip().startswith("#")
-        for shape in _combinations(line, constants, problem)
+        shape for line in _lines(text) for shape in _combinations(line, constants, problem)
     )
     if not shapes:
-        raise ProblemError(f"{place} names no shape; write lines like batch=1,8,64 seq=128..4096")
+        raise ProblemError(f"{text} names no shape; write lines like batch=1,8,64 seq=128..4096")
     if len(shapes) > MAX_SHAPES:
         raise ProblemError(
             f"These are {len(shapes)} shapes, each a run of its own; at most {MAX_SHAPES} go"
         )
     return tuple(sorted(shapes, key=lambda shape: [-size for _, size in shape]))
+
+
+def read_ranges(text: str, problem: Problem) -> tuple[SizeRange, ...]:
+    """The ranges in what `read_shapes` takes, whose inner sizes are wanted, too; each once."""
+    constants = _constants(problem)
+    found = dict.fromkeys(
+        SizeRange(constants[name.lower()], int(low), int(high))
+        for line in _lines(text)
+        for name, sizes in _PART.findall(line)
+        for low, high in re.findall(r"(\d+)\.\.(\d+)", sizes)
+    )
+    return tuple(found)
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that name shapes: of a file, or a text as the one line.
+
+    Raises ProblemError: if the file cannot be read.
+    """
+    place = Path(text)
+    try:
+        lines = place.read_text(encoding="utf-8").splitlines() if place.is_file() else [text]
+    except (OSError, UnicodeDecodeError) as ex:
+        raise ProblemError(f"Cannot read the shapes in {place}: {ex}") from ex
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
 def problem_at(problem: Problem, shape: Shape) -> str:

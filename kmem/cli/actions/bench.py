@@ -4,10 +4,12 @@ import json
 import secrets
 import shlex
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,8 +31,10 @@ from kmem.bench.scores import compute_scores
 from kmem.bench.utilisation import (
     Hold,
     describe_utilisation,
+    keep_utilisation,
     measure_utilisation,
     read_holds,
+    utilisation_data,
 )
 from kmem.cli.actions.bench_away import open_away
 from kmem.cli.actions.termination import interrupt_on_termination
@@ -142,6 +146,7 @@ def _run(
     as_json: bool,
 ) -> None:
     root, purse = directory.root, running.purse
+    began = time.monotonic()
     click.echo(f"bench of {len(problems)} problems in {root}", err=True)
     try:
         with BenchDisplay(manifest) as show:
@@ -155,17 +160,26 @@ def _run(
                 may_start=lambda: purse is None or not purse.is_empty,
             )
     except KeyboardInterrupt:
-        print_results(directory, manifest, as_json=as_json)
+        print_results(directory, manifest, _keep_use(root, running, began), as_json=as_json)
         again = f"kmem bench --resume {shlex.quote(str(root))}"
         click.echo(f"\nInterrupted. What is finished is kept: {again}", err=True)
         raise SystemExit(EXIT_INTERRUPTED) from None
-    rows = print_results(directory, manifest, as_json=as_json)
-    if used := describe_utilisation(measure_utilisation(running.holds())):
-        click.echo(used, err=True)
+    used = _keep_use(root, running, began)
+    rows = print_results(directory, manifest, used, as_json=as_json)
     if purse is not None and len(rows) < len(problems):
         click.echo(_explain_end(purse, len(problems) - len(rows), manifest, root), err=True)
     if any(row.failed for row in rows):
         raise SystemExit(EXIT_SOME_FAILED)
+
+
+def _keep_use(root: Path, running: Running, began: float) -> Mapping[str, Any]:
+    """How long this piece took and each GPU was in use: kept beside the rows, and told."""
+    found = measure_utilisation(running.holds())
+    data = utilisation_data(found, round(time.monotonic() - began, 1))
+    keep_utilisation(root, data)
+    if found:
+        click.echo(describe_utilisation(found), err=True)
+    return data
 
 
 def _candidates(settings: Settings) -> Mapping[str, int]:
@@ -292,8 +306,14 @@ def _control_of(root: Path) -> tuple[Settings, list[Path]]:
     return settings, [Path(each.path) for each in manifest.problems if each.key in done]
 
 
-def print_results(directory: BenchDirectory, manifest: Manifest, *, as_json: bool) -> list[Row]:
-    """Write the page and its plot, print the table (or JSON) and return the rows."""
+def print_results(
+    directory: BenchDirectory, manifest: Manifest, used: Mapping[str, Any], *, as_json: bool
+) -> list[Row]:
+    """Write the page and its plot, print the table (or JSON) and return the rows.
+
+    Args:
+        used: how long this piece took and each GPU was in use.
+    """
     rows = sort_rows(manifest, read_rows(directory.root))
     scores, missing = compute_scores(rows), missing_names(manifest, rows)
     page = write_page(directory.root / "results.md", manifest, rows)
@@ -302,6 +322,7 @@ def print_results(directory: BenchDirectory, manifest: Manifest, *, as_json: boo
             "manifest": asdict(manifest),
             "scores": asdict(scores) if scores else None,
             "missing": missing,
+            "utilisation": used,
             "rows": [asdict(row) for row in rows],
         }
         click.echo(json.dumps(data, default=lambda value: value.value))

@@ -50,7 +50,7 @@ def record_suite(
             "problems/landscapes.json."
         )
     problems = find_suite(paths, options.level, options.only)
-    if options.where.executor != "local":
+    if options.where.executor != "local" or options.gpus is not None:
         _record_away(problems, options, root, registry)
         return
     device, present = resolve_target(options.target)

@@ -9,9 +9,10 @@ import click
 from kmem.cli.actions.optimize import carry_out
 from kmem.cli.exit_codes import EXIT_NOTHING_BEAT_BASELINE
 from kmem.deploy.bucketed import carry_out_all
+from kmem.deploy.widening import Ranged, Widening
 from kmem.plugins import Registry
 from kmem.problem.load import load_problem
-from kmem.problem.shapes import read_shapes
+from kmem.problem.shapes import read_ranges, read_shapes
 from kmem.run.directory import default_run_directory
 from kmem.run.settings import RunSettings
 from kmem.run.shapes import runs_for_files, write_shapes
@@ -25,9 +26,14 @@ def execute_shapes(
     problem = load_problem(path)
     shapes = read_shapes(text, problem)
     directory = settings.out or default_run_directory(f"{problem.name}-shapes")
+    ranged = Ranged(shapes, read_ranges(text, problem), Widening(problem, directory, registry, say))
     runs = runs_for_files(write_shapes(problem, shapes, directory), settings, directory)
     found = carry_out_all(
-        runs, lambda run: carry_out(run, registry).finished.result, directory, say
+        runs,
+        lambda run: carry_out(run, registry).finished.result,
+        directory,
+        say,
+        ranged.widen,
     )
     say(str(found))
     if as_json:

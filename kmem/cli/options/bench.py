@@ -104,8 +104,9 @@ class BenchOptions:
     gpus: int | None = option(
         "--gpus",
         type=click.IntRange(min=0),
-        help="GPUs to spread the problems over; default: one, or with another executor all of the "
-        "cluster.",
+        help="GPUs to spread the problems over, of this machine or of the cluster; default: one, "
+        "or with another executor all of the cluster. With --record each problem is measured on "
+        "one of them.",
     )
     where: ExecutorOptions = nested(ExecutorOptions)
     sync: bool = option(

@@ -8,6 +8,7 @@ here. In the order in which a package uses them:
 - fingerprint.py: a hash of what a module computes, by which the others are.
 - supports.py: whether a kernel may serve a call; the first clause that fails is the reason.
 - sharing.py: a kernel's ModelNew on the parameters and buffers of somebody's module.
+- between.py: entries for sizes between those of a table, made at their first call.
 - launches.py: a kernel's launches as torch can trace them.
 - ops.py: each kernel as an operator of torch.library, for torch.compile and torch.export.
 - warm_start.py: compiled kernels found in Triton's cache without reading all of Triton first.

@@ -20,11 +20,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from kmem.deploy.shipped.between import find_between
 from kmem.deploy.shipped.calls import NoCalls, follow_calls
 from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
 from kmem.deploy.shipped.ops import Operator, operator
 from kmem.deploy.shipped.sharing import CannotShare, holder_of, make_shell, share_state
-from kmem.deploy.shipped.standing import Standing
+from kmem.deploy.shipped.standing import Standing, name_objections
 from kmem.deploy.shipped.supports import (
     devices_for,
     is_capturing,
@@ -41,8 +42,6 @@ from kmem.deploy.shipped.warm_start import warm_start
 #: What a kernel can read in an ordinary call, and what tracers put in its place.
 _PLAIN = (torch.Tensor, nn.Parameter)
 _TRACED = (FakeTensor, FunctionalTensor)
-#: Modules that are named in the reason why an entry is not used.
-_NAMED_AT_MOST = 3
 
 
 class Handle:
@@ -119,7 +118,7 @@ def apply(model: nn.Module, entries: Sequence[Entry]) -> Handle:
         forward.install()
     used = {kernel.entry.name for forward in forwards for kernel in forward.kernels}
     unused = [
-        Standing(entry.name, None, False, _name_objections(objections[entry.name]))
+        Standing(entry.name, None, False, name_objections(objections[entry.name]))
         for entry in entries
         if entry.name not in used
     ]
@@ -130,14 +129,6 @@ def find_kernels(module: nn.Module, entries: Sequence[Entry]) -> list["Kernel"]:
     """The kernels of those entries that compute what a module computes."""
     found = (_fit(module, entry)[0] for entry in entries)
     return [kernel for kernel in found if kernel is not None]
-
-
-def _name_objections(objections: Sequence[str]) -> str:
-    if not objections:
-        return "no module of the model has its parameters"
-    more = len(objections) - _NAMED_AT_MOST
-    text = "; ".join(objections[:_NAMED_AT_MOST])
-    return f"{text}; and {more} more modules" if more > 0 else text
 
 
 def _is_inside(path: str, outer: str) -> bool:
@@ -321,7 +312,9 @@ class Forward:
         self._had_its_own = "forward" in vars(module)
         self._original = original or module.forward
         self._names = list(signature(self._original).parameters)
-        self._by_inputs: dict[tuple[Any, ...], Kernel] = {}
+        self._wide = [each.entry for each in self.kernels if each.entry.between]
+        self._is_looking = False  # at the module's own forward, for a size that is new
+        self._by_inputs: dict[tuple[Any, ...], Kernel | None] = {}
         for kernel in self.kernels:  # where two serve the same, the table's first does everywhere
             self._by_inputs.setdefault(key_for(kernel.entry), kernel)
         update_wrapper(self, self._original)
@@ -353,11 +346,11 @@ class Forward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs = self._in_order(args, kwargs)
         reason: str | None = "it is called with arguments that have no order"
-        if inputs is not None:
+        if inputs is not None and not self._is_looking:
             kernel, reason = self._choose(inputs)
             if reason is None:
                 return kernel.run(inputs, self._original)
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not self._is_looking:
             self.passed_on += 1
             self.reason = reason or ""
         return self._original(*args, **kwargs)
@@ -369,12 +362,29 @@ class Forward:
             found = [kernel for kernel, reason in objections if reason is None]
             kernel = found[0] if found else None
         else:
-            kernel = self._by_inputs.get(key_of(inputs))
+            key = key_of(inputs)
+            kernel = self._by_inputs.get(key)
+            if kernel is None and self._wide and key not in self._by_inputs:
+                kernel = self._widen(inputs, key)
         reason = None
         if kernel is None:  # sizes under a tracer are no keys
             kernel = self.kernels[0]
             reason = objection_to_inputs(kernel.entry, inputs)
         return kernel, reason or kernel.objection(inputs)
+
+    def _widen(self, inputs: Sequence[Any], key: tuple[Any, ...]) -> Kernel | None:
+        """A kernel for a size between those of the table, made once; None if there is none."""
+        entry = find_between(self._wide, inputs)
+        if entry is None or key_for(entry) != key:
+            return None
+        self._is_looking = True
+        try:
+            kernel, _ = _fit(self._module, entry)
+        finally:
+            self._is_looking = False
+        self._by_inputs[key] = kernel
+        self.kernels += [kernel] if kernel is not None else []
+        return kernel
 
     def _in_order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
         """The arguments of a call by position; None where keywords leave gaps."""

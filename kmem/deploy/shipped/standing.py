@@ -1,6 +1,10 @@
 """How the entries of a table stand in a model: what is active, what is not, and why."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+#: Modules that are named in the reason why an entry is not used.
+_NAMED_AT_MOST = 3
 
 
 @dataclass(frozen=True)
@@ -23,3 +27,12 @@ class Standing:
             return f"{where}: not active, {self.reason}"
         text = f"{where}: active, {self.served} calls served, {self.passed_on} passed on"
         return f"{text}; last: {self.reason}" if self.reason else text
+
+
+def name_objections(objections: Sequence[str]) -> str:
+    """Why no module of a model takes an entry, from what each objects."""
+    if not objections:
+        return "no module of the model has its parameters"
+    more = len(objections) - _NAMED_AT_MOST
+    text = "; ".join(objections[:_NAMED_AT_MOST])
+    return f"{text}; and {more} more modules" if more > 0 else text

@@ -4,16 +4,23 @@ import ast
 import hashlib
 import importlib.util
 import json
+import linecache
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 #: Raised when a field changes its meaning.
 FORMAT = 1
+#: The lines around the constants of a kernel's file.
+BEGIN = "# --- constants: sizes, strides and tiles\n"
+END = "# --- end of constants\n"
+
+#: A piece of a text as it is, or a formula of a size: see `between.text_at`.
+Part: TypeAlias = str | tuple[int, int, int, int]
 
 
 class PackageError(Exception):
@@ -55,6 +62,32 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Between:
+    """Sizes around an entry's own at which the same code serves with other constants."""
+
+    size: str  # the constant of the problem's file that varies
+    low: int
+    high: int
+    judged: tuple[int, ...]  # sizes at which the judge has passed the kernel
+    small_constants: tuple[str, ...]  # for the judge without a GPU, at each of them; may be empty
+    place: "Place"
+    shapes: tuple[Part, ...]  # inputs, outputs and calls, as JSON
+    kernel: Path  # written for sizes of which no tile is a divisor: it masks what is beyond
+    kernel_sha256: str
+    constants: tuple[Part, ...]  # of that file
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where inputs tell a size: the extent there is factor * size + summand."""
+
+    input: int
+    axis: int
+    factor: int
+    summand: int
+
+
+@dataclass(frozen=True)
 class Entry:
     """One kernel: what it computes, for which inputs, and where it was measured."""
 
@@ -73,6 +106,8 @@ class Entry:
     kernel_sha256: str
     evidence: Path  # the bundle behind its verdict, which holds the module that it replaces
     evidence_sha256: str
+    between: tuple[Between, ...] = ()
+    constants: str = ""  # in the place of those in the kernel's file; empty: they stay
 
 
 def read_table(path: Path) -> tuple[Entry, ...]:
@@ -97,8 +132,8 @@ def read_entry(data: dict[str, Any], root: Path) -> Entry:
         data["name"],
         data["graph"],
         read_calls(data["calls"]),
-        tuple(_read_input(each) for each in data["inputs"]),
-        tuple(_read_input(each) for each in data["outputs"]),
+        tuple(read_input(each) for each in data["inputs"]),
+        tuple(read_input(each) for each in data["outputs"]),
         data["returns_tuple"],
         tuple(
             State(
@@ -117,10 +152,31 @@ def read_entry(data: dict[str, Any], root: Path) -> Entry:
         data["kernel_sha256"],
         root / data["evidence"],
         data["evidence_sha256"],
+        tuple(_read_between(each, root) for each in data["between"]),
     )
 
 
-def _read_input(data: dict[str, Any]) -> Input:
+def _read_between(data: dict[str, Any], root: Path) -> Between:
+    shapes, constants = (
+        tuple(part if isinstance(part, str) else tuple(part) for part in data[name])
+        for name in ("shapes", "constants")
+    )
+    return Between(
+        data["size"],
+        data["low"],
+        data["high"],
+        tuple(data["judged"]),
+        tuple(data["small_constants"]),
+        Place(*data["place"]),
+        shapes,
+        root / data["kernel"],
+        data["kernel_sha256"],
+        constants,
+    )
+
+
+def read_input(data: dict[str, Any]) -> Input:
+    """An argument from its row: a tensor's layout, or a value."""
     if "value" in data:
         return Input(None, None, None, data["value"])
     return Input(tuple(data["shape"]), tuple(data["stride"]), getattr(torch, data["dtype"]))
@@ -134,7 +190,7 @@ def read_calls(data: list[Any]) -> tuple[Call, ...]:
 def _read_made(data: Any) -> Any:
     if isinstance(data, list):
         return [_read_made(each) for each in data]
-    return _read_input(data) if isinstance(data, dict) else data
+    return read_input(data) if isinstance(data, dict) else data
 
 
 def load_kernel(entry: Entry) -> type[torch.nn.Module]:
@@ -151,9 +207,13 @@ def load_module(entry: Entry, purpose: str) -> ModuleType:
     Raises PackageError: as `load_kernel` does.
     """
     name = f"kmem_{purpose}_{entry.kernel_sha256[:16]}"
+    if entry.constants:
+        name += f"_{hashlib.sha256(entry.constants.encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    read_verified(entry.kernel, entry.kernel_sha256, "kernel")
+    text = read_verified(entry.kernel, entry.kernel_sha256, "kernel")
+    if entry.constants:
+        return _load_with(entry, text.decode(), name)
     spec = importlib.util.spec_from_file_location(name, entry.kernel)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -163,6 +223,28 @@ def load_module(entry: Entry, purpose: str) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _load_with(entry: Entry, text: str, name: str) -> ModuleType:
+    """A kernel's file with the constants of an entry in the place of its own."""
+    text = with_constants(text, entry.constants)
+    place = f"{entry.kernel}:{entry.name}"
+    module = ModuleType(name)
+    # Triton reads the text of a function there
+    linecache.cache[place] = len(text), None, text.splitlines(keepends=True), place
+    sys.modules[name] = module
+    try:
+        exec(compile(text, place, "exec"), vars(module))
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def with_constants(text: str, constants: str) -> str:
+    """A kernel's file with other constants in the place of its own."""
+    head, rest = text.split(BEGIN, 1)
+    return f"{head}{BEGIN}{constants}{END}{rest.split(END, 1)[1]}"
 
 
 def load_original(entry: Entry) -> ModuleType:

@@ -91,7 +91,7 @@ class _Recording(Listener):
     def job(self, worker: Worker) -> Job:
         """The recording as a job, with what there is of it from this very card."""
         place = self._root / "places" / f"{self._problem.name}.json"
-        here = json.dumps([worker.host, worker.gpu] if worker.gpu else [])
+        here = json.dumps(worker.place)
         known = place.read_text(encoding="utf-8") if place.is_file() else ""
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(here, encoding="utf-8")
@@ -100,7 +100,7 @@ class _Recording(Listener):
             "asked": to_data(self._asked),
         }
         inputs = {}
-        if known == here and self._open.is_file() and (worker.host or not worker.gpu):
+        if worker.place is not None and known == here and self._open.is_file():
             inputs[f"{_PLACE}/{self._open.name}"] = self._open
         return Job(
             ("python", "-P", "-m", "kmem.learning.recording.elsewhere"),

@@ -1,0 +1,173 @@
+"""Every check of a package with one kernel, for tools/check_shipped.py.
+
+Each compares what the kernel gives with the module in float64: called by itself, bound by
+`kmem.apply`, under torch.compile(fullgraph=True) with and without backend="kmem", exported; on a
+GPU also captured in a CUDA graph, under reduce-overhead, and as AOTInductor's library.
+"""
+
+import copy
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from shipped_kernels import GPU
+
+import kmem
+from kmem.deploy.backend import compile_graph
+from kmem.deploy.package import Package
+from kmem.deploy.shipped.ops import operator
+from kmem.deploy.shipped.sharing import holder_of
+from kmem.deploy.shipped.table import Entry, load_original
+
+DEVICE = "cuda" if GPU else "cpu"
+#: How much larger than eager's own error against float64 a kernel's may be.
+SLACK = 10.0
+LEAST_ERROR = 2e-5
+#: Bytes of inputs above which a winner is left out: several processes share the GPU, and each
+#: holds a module's values in float64 too.
+MOST_BYTES = 1 << 30
+
+
+def check_package(package: Package) -> dict[str, Any]:
+    """Every check of a package with one kernel, by name: its seconds, or FAILED and why."""
+    (entry,) = package.entries
+    model, inputs = make_original(entry)
+    given = sum(each.nbytes for each in inputs if isinstance(each, torch.Tensor))
+    if given > MOST_BYTES:
+        return {"skipped": f"its inputs are {given >> 20} MiB, and processes share the GPU"}
+    with torch.no_grad():
+        exact, expected = exact_values(model, inputs), model(*inputs)
+    allowed = allowed_errors(expected, exact)
+    checks: dict[str, Callable[[], Any]] = {
+        "opcheck": lambda: check_operator(entry, model, inputs),
+        "apply": lambda: applied(model, package, lambda: model(*inputs), served=True),
+        "compile": lambda: applied(model, package, lambda: compiled(model, inputs)),
+        "backend": lambda: compiled(
+            model, inputs, backend=compile_graph, options={"packages": [package], "memory": False}
+        ),
+        "export": lambda: applied(
+            model, package, lambda: torch.export.export(model, tuple(inputs)).module()(*inputs)
+        ),
+    }
+    if GPU:
+        checks |= {
+            "capture": lambda: applied(model, package, lambda: captured(model, inputs)),
+            "graphs": lambda: applied(
+                model, package, lambda: compiled(model, inputs, mode="reduce-overhead")
+            ),
+            "aoti": lambda: applied(model, package, lambda: ahead_of_time(model, inputs)),
+        }
+    row: dict[str, Any] = {"traced": operator(entry).is_traced}
+    for name, check in checks.items():
+        began = time.perf_counter()
+        try:
+            with torch.no_grad():
+                compare(check(), exact, allowed)
+            row[name] = f"{time.perf_counter() - began:.2f}s"
+        except Exception as ex:  # noqa: BLE001  # the row says what failed; the others go on
+            row[name] = f"FAILED({type(ex).__name__}: {(str(ex).splitlines() or [''])[0]:.200})"
+            traceback.print_exc()
+    reports = [str(each) for each in kmem.compile_report()]
+    row["replaced"] = reports[-1] if reports else ""
+    return row
+
+
+def make_original(entry: Entry) -> tuple[torch.nn.Module, list[Any]]:
+    """The module that an entry replaces, and inputs for it, on the device."""
+    module = load_original(entry)
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        model = module.Model(*entry.init).train(entry.training)
+        return model.to(DEVICE), module.get_inputs()
+
+
+def exact_values(model: torch.nn.Module, inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """What a module computes in float64."""
+    wide = [
+        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for value in inputs
+    ]
+    return tensors_of(copy.deepcopy(model).double()(*wide))
+
+
+def tensors_of(found: Any) -> list[torch.Tensor]:
+    return [found] if isinstance(found, torch.Tensor) else list(found)
+
+
+def errors(found: Any, exact: Sequence[torch.Tensor]) -> list[float]:
+    """Relative errors of outputs, over all elements."""
+    return [
+        float((mine.double() - theirs.double()).norm() / theirs.double().norm().clamp_min(1e-30))
+        for mine, theirs in zip(tensors_of(found), exact, strict=True)
+    ]
+
+
+def allowed_errors(own: Any, exact: Sequence[torch.Tensor]) -> list[float]:
+    """What a kernel's errors may be, from the module's own."""
+    return [max(SLACK * error, LEAST_ERROR) for error in errors(own, exact)]
+
+
+def compare(found: Any, exact: Sequence[torch.Tensor], allowed: Sequence[float]) -> None:
+    """Raise AssertionError if values differ by more than what is allowed; None is not compared."""
+    if found is None:
+        return
+    for error, most in zip(errors(found, exact), allowed, strict=True):
+        assert error <= most, f"relative error {error:.2g}, allowed {most:.2g}"
+
+
+def check_operator(entry: Entry, model: torch.nn.Module, inputs: Sequence[Any]) -> None:
+    places = [holder_of(model, each.name) for each in entry.state]
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    tensors += [holder[name].detach() for holder, name in places]
+    known = operator(entry)
+    torch.library.opcheck(known.overload, tuple(tensors))
+    assert not known.fault, known.fault
+
+
+def applied(
+    model: torch.nn.Module, package: Package, call: Callable[[], Any], *, served: bool = False
+) -> Any:
+    """What a call gives while the package's kernels are bound to the model."""
+    torch._dynamo.reset()
+    with kmem.apply(model, package) as handle:
+        assert handle.replaced == [""], str(handle)
+        found = call()
+        if served:
+            assert handle.status()[0].served == 1, str(handle)
+    return found
+
+
+def compiled(model: torch.nn.Module, inputs: Sequence[Any], **how: Any) -> Any:
+    """Three calls of a compiled model in one graph; a recompilation is an error."""
+    torch._dynamo.reset()
+    fast = torch.compile(model, fullgraph=True, **how)
+    found = fast(*inputs)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for _ in range(2):
+            found = fast(*inputs)
+    return [each.clone() for each in tensors_of(found)]
+
+
+def captured(model: torch.nn.Module, inputs: Sequence[Any]) -> Any:
+    """What a CUDA graph gives at its replay."""
+    model(*inputs)  # compiles the kernels
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = model(*inputs)
+    graph.replay()
+    torch.cuda.synchronize()
+    return found
+
+
+def ahead_of_time(model: torch.nn.Module, inputs: Sequence[Any]) -> Any:
+    """What AOTInductor's library gives, which needs no Python."""
+    program = torch.export.export(model, tuple(inputs))
+    with tempfile.TemporaryDirectory() as place:
+        library = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(Path(place) / "model.pt2")
+        )
+        return torch._inductor.aoti_load_package(library)(*inputs)
