@@ -167,33 +167,34 @@ def kmem_nhwc_weights(
 ''',
 )
 
-FINISH = (
-    "kmem_nhwc_finish",
+READ = (
+    "kmem_nhwc_read",
     '''
 @triton.jit
-def kmem_nhwc_finish(
-    y, exponents, w_exponents, out,
-    EPILOGUE_PARAMETERS
-    M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-    OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
-    BACKWARD: tl.constexpr, STREAMS: tl.constexpr,
-    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+def kmem_nhwc_read(
+    y, exponents, w_exponents, batch, rows, columns,
+    MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
+    YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
+    SCALED: tl.constexpr, STREAMS: tl.constexpr,
 ):
-    """(images, positions, groups, MP) to the module's own layout, M channels a group."""
+    """Channels by positions of what the library made, its scales taken back.
+
+    Of YN positions, YH x YW a plane, the first N in windows of WD x WH x WW are numbered so that
+    those of one window lie one after the other, OH x OW a plane.
+    """
     policy: tl.constexpr = "evict_first" if STREAMS else ""
-    modifier: tl.constexpr = ".cs" if STREAMS else ""
-    row_blocks: tl.constexpr = (M + BLOCK_C - 1) // BLOCK_C
-    column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
-    pid = tl.program_id(0)
-    if BACKWARD:
-        pid = tl.num_programs(0) - 1 - pid
-    rows = pid % row_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
-    columns = pid // row_blocks % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
-    batch = pid // (row_blocks * column_blocks)
     image = batch // BATCH_INNER
     group = batch % BATCH_INNER
-    source = y + image.to(tl.int64) * (N * BATCH_INNER * MP) + group * MP
-    place = columns[:, None] * (BATCH_INNER * MP) + rows[None, :]
+    if WD * WH * WW == 1:
+        at = columns
+    else:
+        window = columns // (WD * WH * WW)
+        d = window // (OH // WH * (OW // WW)) * WD + columns // (WH * WW) % WD
+        h = window // (OW // WW) % (OH // WH) * WH + columns // WW % WH
+        at = (d * YH + h) * YW + window % (OW // WW) * WW + columns % WW
+    source = y + image.to(tl.int64) * (YN * BATCH_INNER * MP) + group * MP
+    place = at[:, None] * (BATCH_INNER * MP) + rows[None, :]
     kept = (columns[:, None] < N) & (rows[None, :] < MP)
     loaded = tl.load(source + place, mask=kept, other=0.0, eviction_policy=policy)
     acc = tl.trans(loaded).to(tl.float32)
@@ -203,8 +204,42 @@ def kmem_nhwc_finish(
         exponent = -tl.load(exponents + image) - of_rows
         half = exponent >> 1
         acc = acc * kmem_power_of_two(half)[:, None] * kmem_power_of_two(exponent - half)[:, None]
+    return acc
+''',
+)
+
+FINISH = (
+    "kmem_nhwc_finish",
+    '''
+@triton.jit
+def kmem_nhwc_finish(
+    y, exponents, w_exponents, moments, out,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
+    YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
+    OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
+    MOMENTS: tl.constexpr, MOMENTS_IMAGE: tl.constexpr,
+    BACKWARD: tl.constexpr, STREAMS: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):
+    """(images, positions, groups, MP) to the module's own layout, M channels a group."""
+    modifier: tl.constexpr = ".cs" if STREAMS else ""
+    row_blocks: tl.constexpr = (M + BLOCK_C - 1) // BLOCK_C
+    column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
+    pid = tl.program_id(0)
+    if BACKWARD:
+        pid = tl.num_programs(0) - 1 - pid
+    rows = pid % row_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    columns = pid // row_blocks % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    batch = pid // (row_blocks * column_blocks)
+    acc = kmem_nhwc_read(
+        y, exponents, w_exponents, batch, rows, columns,
+        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, WD, WH, WW, SCALED, STREAMS,
+    )
     EPILOGUE_STATEMENTS
-    target = out + image.to(tl.int64) * OUT_IMAGE + group * (M * OUT_C)
+    image = batch // BATCH_INNER
+    target = out + image.to(tl.int64) * OUT_IMAGE + batch % BATCH_INNER * (M * OUT_C)
     tl.store(
         target + rows[:, None] * OUT_C + columns[None, :] * OUT_P,
         acc.to(out.dtype.element_ty),

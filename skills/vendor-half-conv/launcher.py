@@ -1,17 +1,15 @@
 """What launches a vendor's convolution with what is around it, as text."""
 
-from dataclasses import dataclass
-from math import prod
-
-from kmem.codegen.approximate import approximate
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
-from kmem.codegen.epilogue import Epilogue, launch_operands, specialise
+from kmem.codegen.epilogue import launch_operands, specialise
 from kmem.codegen.parts import SCALES
-from kmem.codegen.settings import read_settings
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Emission, Settings
+from kmem.recipes import Emission
 
-from .kernels import FINISH, RESTAGE, STAGE, STAGE_TILE, WEIGHTS
+from .behind import write_finish, write_statistics
+from .kernels import FINISH, READ, RESTAGE, STAGE, STAGE_TILE, WEIGHTS
+from .moments import SETTLE, STATISTICS, TOTAL
+from .settings import EXACT, VendorSettings, as_exact, write_order
 from .vendor import SLACK, VendorConv, spare_outputs
 
 #: Exponent of fp32 numbers in [2**-1, 1), as their bits have it.
@@ -20,47 +18,6 @@ _BELOW_ONE = 126
 _RESTAGING, _RESULTS = 16, 1024
 _WEIGHT_BLOCK = 1024
 _STAGED_CHANNELS = 64
-EXACT = 2  # the rung of fp32 without tensor cores
-
-
-@dataclass(frozen=True, slots=True)
-class VendorSettings:
-    """The knobs of a vendor's convolution.
-
-    `algorithm`: whether the library measures its kernels, or guesses. `vector`: channels of a group
-    are padded to multiples of it. `stage` and `finish` are elements of a tile that is staged, and
-    of one of the result, `channels` the latter's channels at most. `order`: in which the kernels
-    around the library's go through their tiles. `hint`: whether the last marks what it reads and
-    writes once to leave the cache first. `accuracy`: rung 0 is half precision, scaled where
-    it stands for fp32; 1 is TF32 and 2 fp32, both channels-last.
-    """
-
-    algorithm: str
-    vector: int
-    stage: int
-    channels: int
-    finish: int
-    warps: int
-    order: str = "forward"
-    hint: str = "keep"
-    accuracy: int = 0
-
-    def is_scaled(self, detail: VendorConv) -> bool:
-        """Whether fp32 is convolved in half precision."""
-        return detail.base.dtype == "float32" and self.accuracy == 0
-
-    def padded_in(self, detail: VendorConv) -> int:
-        return ceil_div(detail.base.group_in, self.vector) * self.vector
-
-    def padded_out(self, detail: VendorConv) -> int:
-        """Output channels of a group as the library makes them."""
-        vector = max(self.vector, 8)
-        return ceil_div(detail.base.group_out, vector) * vector
-
-
-def read_knobs(settings: Settings) -> VendorSettings:
-    """The settings of a site as a record."""
-    return read_settings(VendorSettings, settings)
 
 
 def emit_vendor(detail: VendorConv, knobs: VendorSettings) -> Emission:
@@ -69,30 +26,25 @@ def emit_vendor(detail: VendorConv, knobs: VendorSettings) -> Emission:
         *_write_weights(detail, knobs),
         *_write_staging(detail, knobs),
         _write_convolution(detail, knobs),
-        *_write_finish(detail, knobs),
+        *write_statistics(detail, knobs),
+        *write_finish(detail, knobs),
         "return out",
     ]
     names = [f"e{place}" for place in range(len(detail.base.operand_steps))]
+    names += detail.statistics.roles if detail.statistics is not None else ()
     names += [f"p{place}" for place in range(len(detail.prologue_steps))]
     staging = (STAGE_TILE, STAGE, RESTAGE) if knobs.is_scaled(detail) else (STAGE_TILE, STAGE)
-    epilogue = _epilogue(detail, knobs)
-    kernels = [
-        SCALES,
-        WEIGHTS,
-        *specialise(staging, detail.prologue),
-        *specialise((FINISH,), epilogue),
-    ]
+    kernels = [SCALES, WEIGHTS, *specialise(staging, detail.prologue), READ]
+    if detail.statistics is not None:
+        kernels += specialise((STATISTICS,), as_exact(detail.statistics.before, knobs))
+        kernels.append(SETTLE if detail.is_norm else TOTAL)
+    if not detail.is_summed:
+        kernels += specialise((FINISH,), as_exact(detail.base.epilogue, knobs))
     return Emission(
         tuple(dict.fromkeys(kernels)),
         write_launch_function(["x", "w", *names], statements),
         own_size_only=detail.base.dtype == "float32" and knobs.accuracy < EXACT,
     )
-
-
-def _epilogue(detail: VendorConv, knobs: VendorSettings) -> Epilogue:
-    """What follows, as exact as what it follows."""
-    epilogue = detail.base.epilogue
-    return epilogue if knobs.accuracy == EXACT else approximate(epilogue)
 
 
 def _dtype(detail: VendorConv, knobs: VendorSettings, source: str) -> str:
@@ -169,7 +121,7 @@ def _write_staging(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             base.images * tiles,
             "x, largest, staged",
             *given,
-            f"TILES={tiles}, SCALE={scale}, SCALED={is_scaled}, {_order(knobs)}, {tile}",
+            f"TILES={tiles}, SCALE={scale}, SCALED={is_scaled}, {write_order(knobs)}, {tile}",
             "num_warps=4",
         ),
     ]
@@ -232,50 +184,3 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
             f"){f'[{wanted}]' if any(spare) else ''}.contiguous(memory_format=torch.{layout})",
         ]
     )
-
-
-def _write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
-    """The statements that write `out`."""
-    base, spec = detail.base, detail.result_spec
-    block_c, block_p = finish_tile(detail, knobs)
-    tiles = ceil_div(base.group_out, block_c) * ceil_div(base.positions, block_p)
-    steps = zip(("IMAGE", "C", "P"), detail.result, strict=True)
-    return [
-        write_call(
-            "out = torch.empty_strided",
-            f"{spec.shape!r}, {spec.stride!r}",
-            "dtype=x.dtype",
-            "device=x.device",
-        ),
-        write_launch(
-            f"kmem_nhwc_finish{_epilogue(detail, knobs).suffix}",
-            base.batches * tiles,
-            "y, exponents, w_exponents, out",
-            *launch_operands(base.operand_steps),
-            f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={base.positions}",
-            f"BATCH_INNER={base.groups}",
-            ", ".join(f"OUT_{name}={step}" for name, step in steps),
-            f"SCALED={knobs.is_scaled(detail)}, {_order(knobs)}, STREAMS={knobs.hint == 'stream'}",
-            f"BLOCK_C={block_c}, BLOCK_P={block_p}",
-            f"num_warps={knobs.warps}",
-        ),
-    ]
-
-
-def finish_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
-    """Channels and positions of a tile of the result."""
-    base = detail.base
-    block_c = min(knobs.channels, next_power_of_two(base.group_out))
-    most = max(16, next_power_of_two(base.positions))
-    return block_c, min(max(16, knobs.finish // block_c), most)
-
-
-def _order(knobs: VendorSettings) -> str:
-    return f"BACKWARD={knobs.order == 'backward'}"
-
-
-def staged_elements(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
-    """Elements that are staged, and that the library makes."""
-    base = detail.base
-    inside = base.batches * knobs.padded_in(detail) * base.inputs
-    return inside, base.batches * knobs.padded_out(detail) * prod(axis.out for axis in base.axes)

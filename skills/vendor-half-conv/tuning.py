@@ -8,7 +8,8 @@ from kmem.codegen.rates import ceiling
 from kmem.recipes import ACCURACY, Role, Settings, Space
 from kmem.records import DTYPE_BYTES, Device
 
-from .launcher import EXACT, VendorSettings, finish_tile, read_knobs, staged_elements
+from .behind import finish_tile
+from .settings import EXACT, VendorSettings, read_knobs, staged_elements
 from .vendor import VendorConv, spare_outputs
 
 #: Share of the ceiling that cuDNN reaches channels-last with 32 channels and more: 664 to 723
@@ -24,6 +25,8 @@ FILLING = 1.1
 #: TB/s, 1D 3.4), staging (4.1 to 4.3), and finishing where rows begin at whole sectors (3.9 to 4).
 LIBRARY_BANDWIDTH, STAGE_BANDWIDTH = 0.8, 0.98
 FINISH_BANDWIDTH = 0.965
+#: Statistics read half precision alone, with several operations for each. A guess.
+STATISTICS_BANDWIDTH = 0.8
 #: Where they do not, a tile's row touches one line more: 3.1 TB/s with 64 positions and 3.6 with
 #: 128. Stores narrower than 16 bytes cost more: 2.7 with rows at 8 bytes and 64 positions.
 SECTOR_BYTES, LINE_BYTES = 32, 128
@@ -95,21 +98,27 @@ def vendor_cost_ms(detail: VendorConv, settings: Settings, device: Device) -> fl
         library_s *= MEASURED_GAIN
     if any(map(spare_outputs, base.axes)) and not detail.is_transposed:
         stage_s += 2.0 * made / bandwidth  # what is wanted of the library's result is copied
-    seconds = stage_s + library_s + _finish_s(detail, knobs, made, device)
+    seconds = stage_s + library_s
+    launches = 3
+    if not detail.is_summed:
+        seconds += _finish_s(detail, knobs, made, device)
+    if detail.statistics is not None:
+        launches += 1 + detail.is_norm
+        seconds += made / (STATISTICS_BANDWIDTH * bandwidth)
     if knobs.order == "backward":
         left = LEFT_IN_L2 * device.l2_bytes
         seconds -= (min(left, staged / 2) + min(left, made / 2)) / bandwidth
     # higher rungs have one launch less, which must not make them look cheaper
     is_single = base.dtype == "float32"
     restaging_ms = RESTAGE_MS + RESTAGE_IMAGE_MS * base.images + device.launch_ms
-    return 1e3 * seconds + (restaging_ms if is_single else 0.0) + 3 * device.launch_ms
+    return 1e3 * seconds + (restaging_ms if is_single else 0.0) + launches * device.launch_ms
 
 
 def _finish_s(detail: VendorConv, knobs: VendorSettings, made: int, device: Device) -> float:
     """Time of the kernel behind, which reads `made` bytes."""
     base = detail.base
     size = DTYPE_BYTES[base.dtype]
-    written = base.images * base.channels_out * base.positions * size
+    written = detail.result_spec.numel * size
     extra = sum(written for steps in base.operand_steps if 0 not in steps[2:])
     channel, position = detail.result[1:]
     block_c, block_p = finish_tile(detail, knobs)

@@ -1,0 +1,155 @@
+"""What launches the kernels behind a vendor's convolution, as text."""
+
+from math import prod
+
+from kmem.codegen.calls import write_call, write_launch
+from kmem.codegen.epilogue import launch_operands
+from kmem.problem.sizes import ceil_div, next_power_of_two
+
+from .settings import VendorSettings, as_exact, write_order
+from .vendor import VendorConv, whole_windows
+
+#: Elements of a warp whose statistics are kept in registers; programs that fill a device a few
+#: times over, and tiles of one, at most.
+_SUMMED, _PROGRAMS, _MOST_STEPS = 512, 2048, 32
+_ROLES = ("weight", "bias", "running_mean", "running_var")
+#: Results that one program reads at a time.
+_RESULTS = 1024
+
+
+def _read_arguments(
+    detail: VendorConv, knobs: VendorSettings, window: tuple[int, ...]
+) -> tuple[str, ...]:
+    """Arguments by which kernels read whole windows of what the library made."""
+    base = detail.base
+    high, wide = (axis.out for axis in base.axes[1:])
+    outs = whole_windows(detail, window)
+    return (
+        f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={prod(outs)}",
+        f"BATCH_INNER={base.groups}, YN={base.positions}, YH={high}, YW={wide}",
+        f"OH={outs[1]}, OW={outs[2]}, WD={window[0]}, WH={window[1]}, WW={window[2]}",
+        f"SCALED={knobs.is_scaled(detail)}",
+    )
+
+
+def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
+    """The statements that sum over positions: what a norm makes, or `out`."""
+    statistics, base, spec = detail.statistics, detail.base, detail.result_spec
+    if statistics is None:
+        return []
+    steps = base.operand_steps[: len(statistics.before.operands)]
+    block_c, block_p = statistics_tile(detail, knobs)
+    window = (1, 1, 1) if detail.is_norm else base.window
+    count = prod(whole_windows(detail, window))
+    tiles = ceil_div(count, block_p)
+    blocks = base.batches * ceil_div(base.group_out, block_c)
+    turns = max(1, min(_MOST_STEPS, blocks * tiles // _PROGRAMS))
+    parts = ceil_div(tiles, turns)
+    size = base.images * parts * base.channels_out
+    places = "dtype=torch.float32, device=x.device"
+    statements = [
+        f"found = torch.empty({size}, {places})",
+        f"squares = torch.empty({size}, {places})" if detail.is_norm else "squares = found",
+        write_launch(
+            f"kmem_nhwc_statistics{as_exact(statistics.before, knobs).suffix}",
+            blocks * parts,
+            "y, exponents, w_exponents, found, squares",
+            *launch_operands(steps),
+            *_read_arguments(detail, knobs, window),
+            f"CENTRED={detail.is_norm}, PARTS={parts}, STEPS={turns}",
+            f"BLOCK_C={block_c}, BLOCK_P={block_p}",
+            f"num_warps={knobs.warps}",
+        ),
+    ]
+    values = count // prod(window)
+    part = turns * block_p // prod(window)
+    sets = base.channels_out // statistics.channels
+    if not detail.is_norm:
+        out = f"{spec.shape!r}, {spec.stride!r}", "dtype=x.dtype", "device=x.device"
+        return [
+            *statements,
+            write_call("out = torch.empty_strided", *out),
+            write_launch(
+                "kmem_nhwc_total",
+                base.images * sets,
+                "found, out",
+                f"C={base.channels_out}, CHANNELS={statistics.channels}, PARTS={parts}",
+                f"FACTOR={statistics.factor!r}",
+                f"BLOCK={min(_RESULTS, next_power_of_two(parts * statistics.channels))}",
+            ),
+        ]
+    images = 1 if statistics.over_images else base.images
+    rows = base.images * parts // images
+    total = base.images // images * statistics.channels * values
+    given = [role if role in statistics.roles else "found" for role in _ROLES]
+    return [
+        *statements,
+        f"moments = torch.empty({3 * images * base.channels_out}, {places})",
+        write_launch(
+            "kmem_nhwc_settle",
+            images * sets,
+            f"found, squares, moments, {', '.join(given)}",
+            f"C={base.channels_out}, CHANNELS={statistics.channels}, ROWS={rows}, PARTS={parts}",
+            f"POSITIONS={values}, PART={part}, TOTAL={total}",
+            f"EPS={statistics.eps!r}, WEIGHTED={'weight' in statistics.roles}",
+            f"BIASED={'bias' in statistics.roles}, RUNNING={'running_mean' in statistics.roles}",
+            f"MOMENTUM={statistics.momentum!r}",
+            f"BLOCK={min(_RESULTS, next_power_of_two(rows * statistics.channels))}",
+            f"BLOCK_C={next_power_of_two(statistics.channels)}",
+        ),
+    ]
+
+
+def write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
+    """The statements that write `out`, where the positions of images are kept."""
+    if detail.is_summed:
+        return []
+    base, spec = detail.base, detail.result_spec
+    block_c, block_p = finish_tile(detail, knobs)
+    tiles = ceil_div(base.group_out, block_c) * ceil_div(
+        prod(whole_windows(detail, detail.base.window)), block_p
+    )
+    steps = zip(("IMAGE", "C", "P"), detail.result, strict=True)
+    of_image = base.channels_out
+    if detail.statistics is not None and detail.statistics.over_images:
+        of_image = 0
+    return [
+        *([] if detail.is_norm else ["moments = w_exponents  # not read"]),
+        write_call(
+            "out = torch.empty_strided",
+            f"{spec.shape!r}, {spec.stride!r}",
+            "dtype=x.dtype",
+            "device=x.device",
+        ),
+        write_launch(
+            f"kmem_nhwc_finish{as_exact(base.epilogue, knobs).suffix}",
+            base.batches * tiles,
+            "y, exponents, w_exponents, moments, out",
+            *launch_operands(base.operand_steps),
+            *_read_arguments(detail, knobs, base.window),
+            ", ".join(f"OUT_{name}={step}" for name, step in steps),
+            f"MOMENTS={base.channels_out if of_image == 0 else base.images * base.channels_out}",
+            f"MOMENTS_IMAGE={of_image}, {write_order(knobs)}, STREAMS={knobs.hint == 'stream'}",
+            f"BLOCK_C={block_c}, BLOCK_P={block_p}",
+            f"num_warps={knobs.warps}",
+        ),
+    ]
+
+
+def finish_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
+    """Channels and positions of a tile of the result."""
+    base = detail.base
+    whole = next_power_of_two(base.group_out)
+    return _tile(detail, whole if base.is_closed else min(knobs.channels, whole), knobs.finish)
+
+
+def statistics_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
+    """Channels and positions of a tile that is summed, which has three values of each in place."""
+    most = next_power_of_two(detail.base.group_out)
+    return _tile(detail, min(knobs.channels, most), min(knobs.finish, _SUMMED * knobs.warps))
+
+
+def _tile(detail: VendorConv, channels: int, elements: int) -> tuple[int, int]:
+    least = max(16, prod(detail.base.window))
+    most = max(least, next_power_of_two(prod(whole_windows(detail, detail.base.window))))
+    return channels, min(max(least, elements // channels), most)

@@ -1,0 +1,126 @@
+"""skills/vendor-half-conv: reductions over channels, poolings, norms and means behind convolutions,
+against torch in the interpreter.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kmem.devices import named_target
+from kmem.host.imitated_device import ImitatedDevice
+from kmem.records import Contract, Precision
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
+
+SKILLS = Path(__file__).resolve().parent.parent / "skills"
+RECIPE = load_recipe(load_skill(SKILLS / "vendor-half-conv"))
+H200 = named_target("h200")
+TF32 = Contract(Precision.TF32)
+PROBLEM = """
+import torch, torch.nn as nn, torch.nn.functional as F
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.op = nn.{call}
+        self.norm = nn.{norm}
+        self.scale = nn.Parameter(torch.randn(12, 1, 1))
+    def forward(self, x):
+        y = self.op(x)
+        return {result}
+def get_inputs():
+    return [torch.randn({shape})]
+"""
+CONV, SHAPE = "Conv2d(8, 12, 3)", (2, 8, 12, 13)
+GROUPS, BATCH = "GroupNorm(3, 12)", "BatchNorm2d(12)"
+CASES = {
+    "a minimum over channels": (
+        CONV, SHAPE, "torch.min(y * 2, dim=1, keepdim=True)[0]", "Identity()",
+    ),
+    "a sum of exponentials without its axis": (CONV, SHAPE, "torch.logsumexp(y, 1)", "Identity()"),
+    "a softmax over channels": (CONV, SHAPE, "F.softmax(y, dim=1).sigmoid()", "Identity()"),
+    "a pooling between activations": (
+        "ConvTranspose2d(8, 12, 3, 2)", (2, 8, 5, 6), "F.mish(F.max_pool2d(F.hardswish(y), 2))",
+        "Identity()",
+    ),
+    "windows in depth": (
+        "Conv3d(8, 12, 3, padding=1)", (1, 8, 5, 6, 7), "F.avg_pool3d(y, 2)", "Identity()",
+    ),
+    "a sum of all that was pooled": (
+        CONV, SHAPE, "torch.sum(F.avg_pool2d(y, 2).sigmoid(), dim=[1, 2, 3])", "Identity()",
+    ),
+    "a mean over positions": (CONV, SHAPE, "F.adaptive_avg_pool2d(F.gelu(y), 1)", "Identity()"),
+    "a norm of groups": (CONV, SHAPE, "self.norm(F.gelu(y)) * self.scale", GROUPS),
+    "a norm of instances": (CONV, SHAPE, "self.norm(y) / 2", "InstanceNorm2d(12)"),
+    "a norm, and what it read": (CONV, SHAPE, "torch.tanh(self.norm(y)) + y", GROUPS),
+    "a norm and a pooling of less": (
+        CONV, SHAPE, "F.max_pool2d(self.norm(y) * self.scale, 4).clamp(0, 1)", GROUPS,
+    ),
+    "a norm of grouped channels": (
+        "Conv2d(8, 12, 3, groups=2)", SHAPE, "self.norm(y.relu())", GROUPS,
+    ),
+    "a norm over images": (CONV, SHAPE, "self.norm(torch.tanh(y) * y) * 2", BATCH),
+}  # fmt: skip
+
+
+def problem(call: str, shape: tuple[int, ...], result: str, norm: str) -> str:
+    return PROBLEM.format(call=call, shape=shape, result=result, norm=norm)
+
+
+def cut(name: str):
+    source = problem(*CASES[name])
+    _, graph = trace_source(source, TF32.precision)
+    (site,) = RECIPE.match(graph, TF32)
+    return source, graph, site
+
+
+@pytest.fixture
+def one_part_takes_several_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = RECIPE.emit.__globals__["emit_vendor"].__globals__["write_statistics"]
+    monkeypatch.setitem(write.__globals__, "_PROGRAMS", 3)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.usefixtures("one_part_takes_several_tiles")
+def test_what_follows_is_written_with_the_convolution(name: str) -> None:
+    source, graph, site = cut(name)
+    left = {node.name for node in graph.nodes if node.target != "aten.add_.Tensor"}
+    assert set(site.nodes) == left
+    settings = {**RECIPE.space(site, H200).settings()[0], "finish": 4096, "channels": 64}
+    check_recipe(
+        RECIPE, source, H200, settings=[{**settings, "finish": 256}], contract=TF32, tolerance=2e-6
+    )
+
+
+@pytest.mark.usefixtures("one_part_takes_several_tiles")
+def test_statistics_move_along_and_survive_what_is_not_finite() -> None:
+    source, graph, site = cut("a norm over images")
+    settings = {**RECIPE.space(site, H200).settings()[0], "finish": 256}
+    module = import_source(emit_source(source, graph, [(RECIPE, site, settings)]))
+    torch.manual_seed(0)
+    model, reference = module.ModelNew(), module.Model()
+    reference.load_state_dict(model.state_dict())
+    x = torch.randn(SHAPE) + 4.0  # deviations smaller than the mean
+    with torch.no_grad(), ImitatedDevice("cpu"):
+        found = model(x)
+    with torch.no_grad():
+        expected = reference(x)
+    for name in ("running_mean", "running_var"):
+        torch.testing.assert_close(
+            getattr(model.norm, name), getattr(reference.norm, name), rtol=2e-3, atol=2e-3
+        )
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    x[0, 0, 0, 0] = float("inf")
+    with torch.no_grad(), ImitatedDevice("cpu"):
+        assert not model(x).isfinite().any()  # every channel meets it
+
+
+def test_a_value_that_something_else_reads_is_not_taken() -> None:
+    source = problem(CONV, SHAPE, "(self.norm(y).relu(), y)", GROUPS)
+    _, graph = trace_source(source, TF32.precision)
+    (site,) = RECIPE.match(graph, TF32)
+    assert site.nodes == ("conv2d",)
+    source = problem(CONV, SHAPE, "F.max_pool2d(y, 3)", "Identity()")  # 9 are no power of two
+    _, graph = trace_source(source, TF32.precision)
+    (site,) = RECIPE.match(graph, TF32)
+    assert site.nodes == ("conv2d",)
