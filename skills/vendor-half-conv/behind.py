@@ -9,9 +9,10 @@ from kmem.problem.sizes import ceil_div, next_power_of_two
 from .settings import VendorSettings, as_exact, write_order
 from .vendor import VendorConv, whole_windows
 
-#: Elements of a warp whose statistics are kept in registers; programs that fill a device a few
-#: times over, and tiles of one, at most.
-_SUMMED, _PROGRAMS, _MOST_STEPS = 512, 2048, 32
+#: Elements of a warp whose statistics are kept in registers.
+_SUMMED = 512
+#: Programs that fill a device a few times over; tiles of one, at most.
+_PROGRAMS, _MOST_STEPS = 2048, 32
 _ROLES = ("weight", "bias", "running_mean", "running_var")
 #: Results that one program reads at a time.
 _RESULTS = 1024
@@ -34,7 +35,7 @@ def _read_arguments(
 
 def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     """The statements that sum over positions: what a norm makes, or `out`."""
-    statistics, base, spec = detail.statistics, detail.base, detail.result_spec
+    statistics, base = detail.statistics, detail.base
     if statistics is None:
         return []
     steps = base.operand_steps[: len(statistics.before.operands)]
@@ -65,6 +66,7 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     part = turns * block_p // prod(window)
     sets = base.channels_out // statistics.channels
     if not detail.is_norm:
+        spec = detail.result_spec
         out = f"{spec.shape!r}, {spec.stride!r}", "dtype=x.dtype", "device=x.device"
         return [
             *statements,
