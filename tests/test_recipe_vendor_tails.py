@@ -124,3 +124,63 @@ def test_a_value_that_something_else_reads_is_not_taken() -> None:
     _, graph = trace_source(source, TF32.precision)
     (site,) = RECIPE.match(graph, TF32)
     assert site.nodes == ("conv2d",)
+
+
+# --- chains of convolutions
+
+CHAIN = """
+import torch, torch.nn as nn, torch.nn.functional as F
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Conv2d(16, 20, 3, padding=1, bias=False)
+        self.b = nn.ConvTranspose2d(20, 24, 3, 2, bias=False)
+        self.c = nn.Conv2d(24, 8, 1)
+        self.norm = nn.BatchNorm2d(20)
+        self.scale = nn.Parameter(torch.randn(24, 1, 1))
+    def forward(self, x):
+        return {result}
+def get_inputs():
+    return [torch.rand(4, 16, 5, 4)]
+"""
+
+
+def chain(result: str):
+    source = CHAIN.format(result=result)
+    _, graph = trace_source(source)
+    return source, graph, RECIPE.match(graph, Contract())
+
+
+@pytest.mark.usefixtures("one_part_takes_several_tiles")
+def test_convolutions_hand_on_norms_and_poolings_staged() -> None:
+    first = "torch.relu(self.norm(self.a(x) * 2))"
+    second = f"F.max_pool2d(torch.relu(self.b({first})) * self.scale, 2)"
+    source, graph, (site,) = chain(f"torch.relu(self.c({second}))")
+    assert len(site.nodes) == len(graph.nodes) - 1  # all but the count of batches
+    setting = {**RECIPE.space(site, H200).settings()[0], "finish": 256}
+    assert "kmem_nhwc_pass" in RECIPE.emit(site, setting).launcher
+    check_recipe(RECIPE, source, H200, settings=[setting], tolerance=2e-6)
+
+
+def test_a_chain_scales_every_image_anew() -> None:
+    source, graph, (site,) = chain("self.b(torch.relu(self.a(x)))")
+    setting = RECIPE.space(site, H200).settings()[0]
+    module = import_source(emit_source(source, graph, [(RECIPE, site, setting)]))
+    torch.manual_seed(0)
+    model, reference = module.ModelNew(), module.Model().double()
+    reference.load_state_dict(model.state_dict())
+    magnitudes = torch.tensor([1.0, 1e6, 1e-7, 0.0]).view(4, 1, 1, 1)
+    x = torch.randn(4, 16, 5, 4) * magnitudes
+    with torch.no_grad(), ImitatedDevice("cpu"):
+        found = model(x)
+    with torch.no_grad():
+        expected = reference(x.double())
+    for image in range(4):
+        error = (found[image] - expected[image]).norm()
+        assert error <= 1.5e-3 * expected[image].norm(), image
+    assert (found[0] - expected[0]).norm() > 1e-5 * expected[0].norm()  # it is rounded at all
+
+
+def test_what_is_read_elsewhere_is_not_handed_on() -> None:
+    _, _, sites = chain("(lambda y: self.b(y) + self.b(y * 2))(torch.relu(self.a(x)))")
+    assert [site.name for site in sites] == ["conv2d", "conv_transpose2d", "conv_transpose2d_1"]

@@ -18,7 +18,7 @@ _ROLES = ("weight", "bias", "running_mean", "running_var")
 _RESULTS = 1024
 
 
-def _read_arguments(
+def read_arguments(
     detail: VendorConv, knobs: VendorSettings, window: tuple[int, ...]
 ) -> tuple[str, ...]:
     """Arguments by which kernels read whole windows of what the library made."""
@@ -56,7 +56,7 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             blocks * parts,
             "y, exponents, w_exponents, found, squares",
             *launch_operands(steps),
-            *_read_arguments(detail, knobs, window),
+            *read_arguments(detail, knobs, window),
             f"CENTRED={detail.is_norm}, PARTS={parts}, STEPS={turns}",
             f"BLOCK_C={block_c}, BLOCK_P={block_p}",
             f"num_warps={knobs.warps}",
@@ -102,6 +102,14 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     ]
 
 
+def moments_arguments(detail: VendorConv) -> str:
+    """Arguments by which kernels read what a norm multiplies by and adds."""
+    channels, images = detail.base.channels_out, detail.base.images
+    is_shared = detail.statistics is not None and detail.statistics.over_images
+    size = channels if is_shared else images * channels
+    return f"MOMENTS={size}, MOMENTS_IMAGE={0 if is_shared else channels}"
+
+
 def write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     """The statements that write `out`, where the positions of images are kept."""
     if detail.is_summed:
@@ -112,9 +120,6 @@ def write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
         prod(whole_windows(detail, detail.base.window)), block_p
     )
     steps = zip(("IMAGE", "C", "P"), detail.result, strict=True)
-    of_image = base.channels_out
-    if detail.statistics is not None and detail.statistics.over_images:
-        of_image = 0
     return [
         *([] if detail.is_norm else ["moments = w_exponents  # not read"]),
         write_call(
@@ -128,10 +133,10 @@ def write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             base.batches * tiles,
             "y, exponents, w_exponents, moments, out",
             *launch_operands(base.operand_steps),
-            *_read_arguments(detail, knobs, base.window),
+            *read_arguments(detail, knobs, base.window),
             ", ".join(f"OUT_{name}={step}" for name, step in steps),
-            f"MOMENTS={base.channels_out if of_image == 0 else base.images * base.channels_out}",
-            f"MOMENTS_IMAGE={of_image}, {write_order(knobs)}, STREAMS={knobs.hint == 'stream'}",
+            moments_arguments(detail),
+            f"{write_order(knobs)}, STREAMS={knobs.hint == 'stream'}",
             f"BLOCK_C={block_c}, BLOCK_P={block_p}",
             f"num_warps={knobs.warps}",
         ),

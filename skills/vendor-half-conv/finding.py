@@ -33,6 +33,11 @@ class _Opening:
     steps: tuple[tuple[int, int, int, int], ...] = ()
 
 
+#: Input channels of a convolution that hands its result on, at least: over fewer, kernels of our
+#: own are better.
+LEAST_LINKED = 16
+
+
 def find_vendor_convolutions(graph: OpGraph, precision: Precision) -> list[Found]:
     """Every convolution that the library can do in half precision, with what is around it."""
     found: list[Found] = []
@@ -51,7 +56,43 @@ def find_vendor_convolutions(graph: OpGraph, precision: Precision) -> list[Found
             whole = extend_tail(graph, whole, taken)
             taken.update(whole.nodes)
             found.append(whole)
-    return found
+    return _link(graph, found)
+
+
+def _link(graph: OpGraph, found: Sequence[Found]) -> list[Found]:
+    """Convolutions one after the other as chains: one hands its result to the next alone."""
+    chains: dict[str, Found] = {}  # by the value that they leave
+    for each in found:
+        first = chains.get(each.inputs[0])
+        if first is not None and _hands_on(graph, first, each):
+            del chains[first.result]
+            each = replace(
+                each,
+                detail=replace(each.detail, before=first.detail),
+                nodes=(*first.nodes, *each.nodes),
+                inputs=(*first.inputs, *each.inputs[1:]),
+            )
+        chains[each.result] = each
+    return list(chains.values())
+
+
+def _hands_on(graph: OpGraph, first: Found, second: Found) -> bool:
+    """Whether the result of one convolution may be staged for another and for nothing else."""
+    one, other = first.detail, second.detail
+    users = {user.name for user in graph.users(first.result)}
+    if first.result in graph.outputs or not users <= {*second.nodes}:
+        return False
+    if one.is_summed or one.base.is_closed or other.prologue.statements:
+        return False
+    shape, known = graph.spec(first.result).shape, {*first.inputs}
+    sizes = tuple(axis.size for axis in other.base.axes)
+    is_whole = shape[1] == other.base.channels_in and shape[2:] == sizes[5 - len(shape) :]
+    is_alone = known.isdisjoint(second.inputs[1:])
+    is_plain = one.base.groups == other.base.groups == 1 and one.base.group_in >= LEAST_LINKED
+    is_exact = one.base.is_eager_exact or other.base.is_eager_exact
+    return (
+        is_whole and is_alone and is_plain and not is_exact and one.base.dtype == other.base.dtype
+    )
 
 
 def _read(graph: OpGraph, node: Node, precision: Precision) -> VendorConv | None:

@@ -9,6 +9,9 @@ what follows element by element, and writes the result as the module returns it.
 
 The first and the last may go through their tiles BACKWARD: the library then begins with what was
 staged last, and its last result is read first, while both are still in L2.
+
+Between two convolutions of a chain `kmem_nhwc_pass` is both: it reads what the library made of the
+first, and stages what follows that for the second.
 """
 
 STAGE_TILE = (
@@ -19,7 +22,7 @@ def kmem_nhwc_stage_tile(
     x, staged, image, tile, scale,
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
+    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr, SCALED: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """One tile of an image, M channels a group and N positions, to (positions, groups, MP), zero
@@ -47,41 +50,82 @@ def kmem_nhwc_stage_tile(
 ''',
 )
 
-STAGE = (
-    "kmem_nhwc_stage",
+PASS_TILE = (
+    "kmem_nhwc_pass_tile",
     '''
 @triton.jit
-def kmem_nhwc_stage(
-    x, largest, staged,
+def kmem_nhwc_pass_tile(
+    y, y_exponents, w_exponents, moments, staged, image, tile, scale,
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
-    TILES: tl.constexpr, SCALE: tl.constexpr, SCALED: tl.constexpr, BACKWARD: tl.constexpr,
+    YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr, SCALED: tl.constexpr,
+    MOMENTS: tl.constexpr, MOMENTS_IMAGE: tl.constexpr, STAGED_MP: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):
+    """One tile of what the library made of one group and of what follows, to (positions,
+    STAGED_MP), zero above M; the bits of the largest finite magnitude before scaling.
+    """
+    stored: tl.constexpr = N // (WD * WH * WW)
+    column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
+    batch = image
+    columns = tile % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    rows = tile // column_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    acc = kmem_nhwc_read(
+        y, y_exponents, w_exponents, batch, rows, columns,
+        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, WD, WH, WW, SCALED, False,
+    )
+    EPILOGUE_STATEMENTS
+    acc = tl.where((rows[:, None] < M) & (columns[None, :] < stored), acc, 0.0)
+    bits = kmem_magnitude_bits(acc)
+    most = tl.max(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1), axis=0)
+    target = staged + image.to(tl.int64) * (stored * STAGED_MP)
+    kept = (columns[:, None] < stored) & (rows[None, :] < STAGED_MP)
+    values = tl.trans((acc * scale).to(staged.dtype.element_ty))
+    tl.store(target + columns[:, None] * STAGED_MP + rows[None, :], values, mask=kept)
+    return most
+''',
+)
+
+
+def _staging(name: str, pointers: str, sizes: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The kernels that stage and stage again the tiles of a source.
+
+    Args:
+        name: what their names begin with; the function of a tile ends in _tile.
+        pointers: those of the source, as text.
+        sizes: the constants of the function of a tile.
+    """
+    names = sizes.split(", ")
+    lines = [names[place : place + 3] for place in range(0, len(names), 3)]
+    declared = ",\n    ".join(", ".join(f"{each}: tl.constexpr" for each in line) for line in lines)
+    stage = f'''
+@triton.jit
+def kmem_nhwc_{name}(
+    {pointers}, largest, staged,
+    EPILOGUE_PARAMETERS
+    {declared},
+    TILES: tl.constexpr, SCALE: tl.constexpr, BACKWARD: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """One of TILES tiles of an image, scaled: largest[image, tile]."""
     pid = tl.program_id(0)
     if BACKWARD:
         pid = tl.num_programs(0) - 1 - pid
-    most = kmem_nhwc_stage_tile(
-        x, staged, pid // TILES, pid % TILES, SCALE,
+    most = kmem_nhwc_{name}_tile(
+        {pointers}, staged, pid // TILES, pid % TILES, SCALE,
         EPILOGUE_ARGUMENTS
-        M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
+        {sizes}, BLOCK_C, BLOCK_P,
     )
     if SCALED:
         tl.store(largest + pid, most)
-''',
-)
-
-RESTAGE = (
-    "kmem_nhwc_restage",
-    '''
+'''
+    again = f'''
 @triton.jit
-def kmem_nhwc_restage(
-    x, largest, exponents, staged,
+def kmem_nhwc_re{name}(
+    {pointers}, largest, exponents, staged,
     EPILOGUE_PARAMETERS
-    M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
+    {declared},
     TILES: tl.constexpr, PARTS: tl.constexpr, GUESS: tl.constexpr, SLACK: tl.constexpr,
     TOP: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -106,12 +150,21 @@ def kmem_nhwc_restage(
         tl.store(exponents + image, exponent)
     # a loop of no steps where the image fits
     for tile in range(part, tl.where(fits, 0, TILES), PARTS):
-        kmem_nhwc_stage_tile(
-            x, staged, image, tile, kmem_power_of_two(exponent),
+        kmem_nhwc_{name}_tile(
+            {pointers}, staged, image, tile, kmem_power_of_two(exponent),
             EPILOGUE_ARGUMENTS
-            M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
+            {sizes}, BLOCK_C, BLOCK_P,
         )
-''',
+'''
+    return (f"kmem_nhwc_{name}", stage), (f"kmem_nhwc_re{name}", again)
+
+
+STAGE, RESTAGE = _staging("stage", "x", "M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, SCALED")
+PASS, REPASS = _staging(
+    "pass",
+    "y, y_exponents, w_exponents, moments",
+    "M, MP, N, BATCH_INNER, YN, YH, YW, OH, OW, WD, WH, WW, SCALED, MOMENTS, MOMENTS_IMAGE, "
+    "STAGED_MP",
 )
 
 WEIGHTS = (

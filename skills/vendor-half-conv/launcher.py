@@ -1,70 +1,78 @@
 """What launches a vendor's convolution with what is around it, as text."""
 
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
-from kmem.codegen.epilogue import launch_operands, specialise
+from kmem.codegen.epilogue import specialise
 from kmem.codegen.parts import SCALES
-from kmem.problem.sizes import ceil_div, next_power_of_two
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission
 
 from .behind import write_finish, write_statistics
-from .kernels import FINISH, READ, RESTAGE, STAGE, STAGE_TILE, WEIGHTS
+from .chains import name_in, rename
+from .kernels import (
+    FINISH,
+    PASS,
+    PASS_TILE,
+    READ,
+    REPASS,
+    RESTAGE,
+    STAGE,
+    STAGE_TILE,
+    WEIGHTS,
+)
 from .moments import SETTLE, STATISTICS, TOTAL
-from .settings import EXACT, VendorSettings, as_exact, write_order
-from .vendor import SLACK, VendorConv, spare_outputs
+from .settings import EXACT, VendorSettings, as_exact
+from .staging import BELOW_ONE, channels_last, staged_dtype, write_passing, write_staging
+from .vendor import VendorConv, spare_outputs
 
-#: Exponent of fp32 numbers in [2**-1, 1), as their bits have it.
-_BELOW_ONE = 126
-#: Programs that stage an image again, and results that they read at a time, at most.
-_RESTAGING, _RESULTS = 16, 1024
 _WEIGHT_BLOCK = 1024
-_STAGED_CHANNELS = 64
 
 
 def emit_vendor(detail: VendorConv, knobs: VendorSettings) -> Emission:
     """The kernels and the launcher at one setting."""
-    statements = [
-        *_write_weights(detail, knobs),
-        *_write_staging(detail, knobs),
-        _write_convolution(detail, knobs),
-        *write_statistics(detail, knobs),
-        *write_finish(detail, knobs),
-        "return out",
-    ]
-    names = [f"e{place}" for place in range(len(detail.base.operand_steps))]
-    names += detail.statistics.roles if detail.statistics is not None else ()
-    names += [f"p{place}" for place in range(len(detail.prologue_steps))]
-    staging = (STAGE_TILE, STAGE, RESTAGE) if knobs.is_scaled(detail) else (STAGE_TILE, STAGE)
-    kernels = [SCALES, WEIGHTS, *specialise(staging, detail.prologue), READ]
-    if detail.statistics is not None:
-        kernels += specialise((STATISTICS,), as_exact(detail.statistics.before, knobs))
-        kernels.append(SETTLE if detail.is_norm else TOTAL)
-    if not detail.is_summed:
-        kernels += specialise((FINISH,), as_exact(detail.base.epilogue, knobs))
+    links = detail.links
+    statements: list[str] = []
+    parameters = ["x"]
+    kernels = [SCALES, WEIGHTS]
+    for place, link in enumerate(links):
+        written = [*_write_weights(link, knobs)]
+        if link.before is None:
+            written += write_staging(link, knobs)
+        else:
+            written += write_passing(link.before, link, knobs)
+        written += [_write_convolution(link, knobs), *write_statistics(link, knobs)]
+        if link is detail:
+            written += [*write_finish(link, knobs), "return out"]
+        names = _parameters(link)
+        statements += rename(written, names, place)
+        parameters += [name_in(name, place) for name in names]
+        kernels += _kernels(link, knobs, is_last=link is detail)
     return Emission(
         tuple(dict.fromkeys(kernels)),
-        write_launch_function(["x", "w", *names], statements),
+        write_launch_function(parameters, statements),
         own_size_only=detail.base.dtype == "float32" and knobs.accuracy < EXACT,
     )
 
 
-def _dtype(detail: VendorConv, knobs: VendorSettings, source: str) -> str:
-    """The type in which an operand is staged.
-
-    On the CPU (interpreter) fp32 is not rounded, as eager's TF32 is not there.
-    """
-    if knobs.is_scaled(detail):
-        return f"(torch.float32 if {source}.is_cpu else torch.float16)"
-    return f"{source}.dtype"
+def _parameters(link: VendorConv) -> list[str]:
+    """Parameters of a launcher for one convolution, without what is convolved."""
+    names = ["w", *(f"e{place}" for place in range(len(link.base.operand_steps)))]
+    names += link.statistics.roles if link.statistics is not None else ()
+    return [*names, *(f"p{place}" for place in range(len(link.prologue_steps)))]
 
 
-def _channels_last(images: int, channels: int, sizes: tuple[int, ...]) -> str:
-    """Shape and strides of an allocation."""
-    strides = [1] * len(sizes)
-    step = channels
-    for place in reversed(range(len(sizes))):
-        strides[place] = step
-        step *= sizes[place]
-    return f"{(images, channels, *sizes)!r}, {(step, 1, *strides)!r}"
+def _kernels(link: VendorConv, knobs: VendorSettings, *, is_last: bool) -> list[tuple[str, str]]:
+    """The kernels of one convolution that its constants or what surrounds it decide."""
+    staging, before = (STAGE_TILE, STAGE, RESTAGE), link.prologue
+    if link.before is not None:
+        staging = (PASS_TILE, PASS, REPASS)
+        before = as_exact(link.before.base.epilogue, knobs)
+    kernels = [READ, *specialise(staging if knobs.is_scaled(link) else staging[:2], before)]
+    if link.statistics is not None:
+        kernels += specialise((STATISTICS,), as_exact(link.statistics.before, knobs))
+        kernels.append(SETTLE if link.is_norm else TOTAL)
+    if is_last and not link.is_summed:
+        kernels += specialise((FINISH,), as_exact(link.base.epilogue, knobs))
+    return kernels
 
 
 def _write_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
@@ -75,8 +83,8 @@ def _write_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     if detail.is_transposed:
         outside, inside = inside, outside
     kernel = tuple(axis.kernel for axis in detail.axes)
-    placed = f"dtype={_dtype(detail, knobs, 'w')}", "device=w.device"
-    allocated = _channels_last(base.groups * outside, inside, kernel)
+    placed = f"dtype={staged_dtype(detail, knobs, 'w')}", "device=w.device"
+    allocated = channels_last(base.groups * outside, inside, kernel)
     rows = base.groups * padded_out
     return [
         write_call("packed = torch.empty_strided", allocated, *placed),
@@ -87,66 +95,10 @@ def _write_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             "w, w_exponents, packed",
             f"C={base.group_in}, CP={padded_in}, M={base.group_out}, MP={padded_out}",
             f"TAPS={base.taps}, TRANSPOSED={detail.is_transposed}",
-            f"SCALED={knobs.is_scaled(detail)}, TOP={_BELOW_ONE + detail.weight_binades}",
+            f"SCALED={knobs.is_scaled(detail)}, TOP={BELOW_ONE + detail.weight_binades}",
             f"BLOCK={min(_WEIGHT_BLOCK, next_power_of_two(padded_in * base.taps))}",
         ),
     ]
-
-
-def _write_staging(detail: VendorConv, knobs: VendorSettings) -> list[str]:
-    """The statements that write `staged` and `exponents`."""
-    base = detail.base
-    padded = knobs.padded_in(detail)
-    block_c = min(_STAGED_CHANNELS, next_power_of_two(padded))
-    block_p = min(max(16, knobs.stage // block_c), max(16, next_power_of_two(base.inputs)))
-    tiles = base.groups * ceil_div(padded, block_c) * ceil_div(base.inputs, block_p)
-    sizes = tuple(axis.size for axis in detail.axes)
-    steps = zip(("IMAGE", "C", "P"), detail.source, strict=True)
-    given = (
-        *map(_from_prologue, launch_operands(detail.prologue_steps)),
-        f"M={base.group_in}, MP={padded}, N={base.inputs}, BATCH_INNER={base.groups}",
-        ", ".join(f"X_{name}={step}" for name, step in steps),
-    )
-    tile = f"BLOCK_C={block_c}, BLOCK_P={block_p}"
-    suffix, is_scaled = detail.prologue.suffix, knobs.is_scaled(detail)
-    placed = f"dtype={_dtype(detail, knobs, 'x')}", "device=x.device"
-    allocated = _channels_last(base.images, base.groups * padded, sizes)
-    largest = f"torch.empty({base.images * tiles}, dtype=torch.int32, device=x.device)"
-    scale = 2.0**detail.guess if is_scaled else 1.0
-    statements = [
-        write_call("staged = torch.empty_strided", allocated, *placed),
-        f"largest = {largest if is_scaled else 'staged  # not written'}",
-        write_launch(
-            f"kmem_nhwc_stage{suffix}",
-            base.images * tiles,
-            "x, largest, staged",
-            *given,
-            f"TILES={tiles}, SCALE={scale}, SCALED={is_scaled}, {write_order(knobs)}, {tile}",
-            "num_warps=4",
-        ),
-    ]
-    if not is_scaled:
-        return [*statements, "exponents = w_exponents  # not read"]
-    parts = min(tiles, _RESTAGING)
-    return [
-        *statements,
-        f"exponents = torch.empty({base.images}, dtype=torch.int32, device=x.device)",
-        write_launch(
-            f"kmem_nhwc_restage{suffix}",
-            base.images * parts,
-            "x, largest, exponents, staged",
-            *given,
-            f"TILES={tiles}, PARTS={parts}, GUESS={detail.guess}, SLACK={SLACK}",
-            f"TOP={_BELOW_ONE + detail.image_binades}",
-            f"BLOCK={min(_RESULTS, next_power_of_two(tiles))}, {tile}",
-            "num_warps=4",
-        ),
-    ]
-
-
-def _from_prologue(text: str) -> str:
-    """Launch arguments in which the pointers of operands are those before the convolution."""
-    return text.replace("=e", "=p", 1)
 
 
 def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:

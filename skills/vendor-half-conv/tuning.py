@@ -57,14 +57,15 @@ ROLES = {
 
 
 def vendor_space(detail: VendorConv) -> Space:
-    """The knobs of a site."""
+    """The knobs of a site, which all convolutions of a chain share."""
     is_single = detail.base.dtype == "float32"
+    widest = max(link.base.group_out for link in detail.links)
     return Space(
         {
             "algorithm": ("measured", "guessed"),
-            "vector": (8, 4) if detail.base.group_in <= 4 else (8,),
+            "vector": (8, 4) if detail.links[0].base.group_in <= 4 else (8,),
             "stage": (4096, 8192, 2048),
-            "channels": (64, 32, 128) if detail.base.group_out > 64 else (64, 32),
+            "channels": (64, 32, 128) if widest > 64 else (64, 32),
             "finish": (8192, 4096, 16384),
             "warps": (8, 4, 16),
             "order": ("backward", "forward"),
@@ -82,16 +83,25 @@ def _is_legal(knobs: VendorSettings) -> bool:
 
 
 def vendor_cost_ms(detail: VendorConv, settings: Settings, device: Device) -> float:
-    """Time of staging, of the library's kernel, and of what follows, one after the other."""
+    """Time of every kernel of a chain, one after the other."""
     knobs = read_knobs(settings)
+    return sum(_link_ms(link, knobs, device, is_last=link is detail) for link in detail.links)
+
+
+def _link_ms(detail: VendorConv, knobs: VendorSettings, device: Device, *, is_last: bool) -> float:
+    """Time of staging, of the library's kernel, and of what follows if the result is returned.
+
+    What stages another's result reads what the library made of that.
+    """
     base = detail.base
-    is_half = knobs.is_scaled(detail) or base.dtype != "float32"
-    between = 2 if is_half else DTYPE_BYTES[base.dtype]
+    between = _size_between(detail, knobs)
     size = DTYPE_BYTES[base.dtype]
     staged, made = (elements * between for elements in staged_elements(detail, knobs))
     bandwidth = device.dram_bytes_per_s
-    read = base.images * base.channels_in * base.inputs * size
-    stage_s = (read * (1 + len(detail.prologue_steps)) + staged) / (STAGE_BANDWIDTH * bandwidth)
+    read = base.images * base.channels_in * base.inputs * size * (1 + len(detail.prologue_steps))
+    if detail.before is not None:
+        read = staged_elements(detail.before, knobs)[1] * between
+    stage_s = (read + staged) / (STAGE_BANDWIDTH * bandwidth)
     library_s = _product_s(detail, knobs, device)
     library_s = max(library_s, (staged + made) / (LIBRARY_BANDWIDTH * bandwidth))
     if knobs.algorithm == "measured":
@@ -99,11 +109,12 @@ def vendor_cost_ms(detail: VendorConv, settings: Settings, device: Device) -> fl
     if any(map(spare_outputs, base.axes)) and not detail.is_transposed:
         stage_s += 2.0 * made / bandwidth  # what is wanted of the library's result is copied
     seconds = stage_s + library_s
-    launches = 3
-    if not detail.is_summed:
+    launches = 2
+    if is_last and not detail.is_summed:
         seconds += _finish_s(detail, knobs, made, device)
+        launches += 1
     if detail.statistics is not None:
-        launches += 1 + detail.is_norm
+        launches += 2
         seconds += made / (STATISTICS_BANDWIDTH * bandwidth)
     if knobs.order == "backward":
         left = LEFT_IN_L2 * device.l2_bytes
@@ -112,6 +123,12 @@ def vendor_cost_ms(detail: VendorConv, settings: Settings, device: Device) -> fl
     is_single = base.dtype == "float32"
     restaging_ms = RESTAGE_MS + RESTAGE_IMAGE_MS * base.images + device.launch_ms
     return 1e3 * seconds + (restaging_ms if is_single else 0.0) + launches * device.launch_ms
+
+
+def _size_between(detail: VendorConv, knobs: VendorSettings) -> int:
+    """Bytes of an element that the library reads or makes."""
+    is_half = knobs.is_scaled(detail) or detail.base.dtype != "float32"
+    return 2 if is_half else DTYPE_BYTES[detail.base.dtype]
 
 
 def _finish_s(detail: VendorConv, knobs: VendorSettings, made: int, device: Device) -> float:

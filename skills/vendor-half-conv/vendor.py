@@ -64,6 +64,12 @@ class VendorConv:
     prologue: Epilogue = Epilogue()
     prologue_steps: tuple[tuple[int, int, int, int], ...] = ()
     statistics: Statistics | None = None
+    before: "VendorConv | None" = None
+
+    @property
+    def links(self) -> "tuple[VendorConv, ...]":
+        """The convolutions of the chain that ends with this one."""
+        return (*(self.before.links if self.before is not None else ()), self)
 
     @property
     def is_norm(self) -> bool:
