@@ -59,6 +59,14 @@ CASES = {
     "a norm of grouped channels": (
         "Conv2d(8, 12, 3, groups=2)", SHAPE, "self.norm(y.relu())", GROUPS,
     ),
+    "phases of a place, and a norm": (
+        "ConvTranspose2d(8, 12, 3, 2, 1, 1)", (2, 8, 5, 6), "self.norm(y) * self.scale", GROUPS,
+    ),
+    "phases in depth, and a pooling": (
+        "ConvTranspose3d(8, 12, (3, 4, 5), (2, 2, 3), (1, 0, 2))", (1, 8, 2, 3, 4),
+        "F.max_pool3d(y, 2)", "Identity()",
+    ),
+    "phases of a row": ("ConvTranspose1d(8, 12, 5, 2, 2, 1)", (2, 8, 9), "y * 2", "Identity()"),
     "a norm over images": (CONV, SHAPE, "self.norm(torch.tanh(y) * y) * 2", BATCH),
 }  # fmt: skip
 

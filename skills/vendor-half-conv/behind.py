@@ -6,6 +6,7 @@ from kmem.codegen.calls import write_call, write_launch
 from kmem.codegen.epilogue import launch_operands
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
+from .phases import phase_places
 from .settings import VendorSettings, as_exact, write_order
 from .vendor import VendorConv, whole_windows
 
@@ -23,12 +24,23 @@ def read_arguments(
 ) -> tuple[str, ...]:
     """Arguments by which kernels read whole windows of what the library made."""
     base = detail.base
-    high, wide = (axis.out for axis in base.axes[1:])
     outs = whole_windows(detail, window)
+    places = [axis.out for axis in base.axes]
+    strides, paddings = [1, 1, 1], [0, 0, 0]
+    if knobs.is_phased(detail):
+        places = list(phase_places(detail))
+        strides = [axis.stride for axis in base.axes]
+        paddings = [axis.padding for axis in base.axes]
+    named = {"S": strides, "P": paddings, "W": window}
     return (
         f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={prod(outs)}",
-        f"BATCH_INNER={base.groups}, YN={base.positions}, YH={high}, YW={wide}",
-        f"OH={outs[1]}, OW={outs[2]}, WD={window[0]}, WH={window[1]}, WW={window[2]}",
+        f"BATCH_INNER={base.groups}, YN={prod(places)}, YH={places[1]}, YW={places[2]}",
+        f"OH={outs[1]}, OW={outs[2]}",
+        ", ".join(
+            f"{name}{letter}={size}"
+            for name, sizes in named.items()
+            for letter, size in zip("DHW", sizes, strict=True)
+        ),
         f"SCALED={knobs.is_scaled(detail)}",
     )
 

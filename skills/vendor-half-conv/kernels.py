@@ -59,6 +59,8 @@ def kmem_nhwc_pass_tile(
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr, SCALED: tl.constexpr,
     MOMENTS: tl.constexpr, MOMENTS_IMAGE: tl.constexpr, STAGED_MP: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -73,7 +75,8 @@ def kmem_nhwc_pass_tile(
     rows = tile // column_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     acc = kmem_nhwc_read(
         y, y_exponents, w_exponents, batch, rows, columns,
-        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, WD, WH, WW, SCALED, False,
+        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
+        WD, WH, WW, SCALED, False,
     )
     EPILOGUE_STATEMENTS
     acc = tl.where((rows[:, None] < M) & (columns[None, :] < stored), acc, 0.0)
@@ -98,6 +101,7 @@ def _staging(name: str, pointers: str, sizes: str) -> tuple[tuple[str, str], tup
     """
     names = sizes.split(", ")
     lines = [names[place : place + 3] for place in range(0, len(names), 3)]
+    arguments = ",\n        ".join(", ".join(line) for line in lines)
     declared = ",\n    ".join(", ".join(f"{each}: tl.constexpr" for each in line) for line in lines)
     stage = f'''
 @triton.jit
@@ -115,7 +119,7 @@ def kmem_nhwc_{name}(
     most = kmem_nhwc_{name}_tile(
         {pointers}, staged, pid // TILES, pid % TILES, SCALE,
         EPILOGUE_ARGUMENTS
-        {sizes}, BLOCK_C, BLOCK_P,
+        {arguments}, BLOCK_C, BLOCK_P,
     )
     if SCALED:
         tl.store(largest + pid, most)
@@ -153,7 +157,7 @@ def kmem_nhwc_re{name}(
         kmem_nhwc_{name}_tile(
             {pointers}, staged, image, tile, kmem_power_of_two(exponent),
             EPILOGUE_ARGUMENTS
-            {sizes}, BLOCK_C, BLOCK_P,
+            {arguments}, BLOCK_C, BLOCK_P,
         )
 '''
     return (f"kmem_nhwc_{name}", stage), (f"kmem_nhwc_re{name}", again)
@@ -163,8 +167,8 @@ STAGE, RESTAGE = _staging("stage", "x", "M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_
 PASS, REPASS = _staging(
     "pass",
     "y, y_exponents, w_exponents, moments",
-    "M, MP, N, BATCH_INNER, YN, YH, YW, OH, OW, WD, WH, WW, SCALED, MOMENTS, MOMENTS_IMAGE, "
-    "STAGED_MP",
+    "M, MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, WD, WH, WW, SCALED, "
+    "MOMENTS, MOMENTS_IMAGE, STAGED_MP",
 )
 
 WEIGHTS = (
@@ -228,25 +232,30 @@ def kmem_nhwc_read(
     y, exponents, w_exponents, batch, rows, columns,
     MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     SCALED: tl.constexpr, STREAMS: tl.constexpr,
 ):
     """Channels by positions of what the library made, its scales taken back.
 
-    Of YN positions, YH x YW a plane, the first N in windows of WD x WH x WW are numbered so that
-    those of one window lie one after the other, OH x OW a plane.
+    Of OH x OW positions a plane the first N in windows of WD x WH x WW are numbered so that those
+    of one window lie one after the other. The library made YN places, YH x YW a plane, and of each
+    the phases of strides S and paddings P (see phases.py), MP channels a phase and group.
     """
     policy: tl.constexpr = "evict_first" if STREAMS else ""
     image = batch // BATCH_INNER
     group = batch % BATCH_INNER
-    if WD * WH * WW == 1:
+    if WD * WH * WW * SD * SH * SW == 1:
         at = columns
     else:
         window = columns // (WD * WH * WW)
         d = window // (OH // WH * (OW // WW)) * WD + columns // (WH * WW) % WD
         h = window // (OW // WW) % (OH // WH) * WH + columns // WW % WH
-        at = (d * YH + h) * YW + window % (OW // WW) * WW + columns % WW
-    source = y + image.to(tl.int64) * (YN * BATCH_INNER * MP) + group * MP
+        w = window % (OW // WW) * WW + columns % WW + PW
+        at = ((d + PD) // SD * YH + (h + PH) // SH) * YW + w // SW
+        at = ((at * SD + (d + PD) % SD) * SH + (h + PH) % SH) * SW + w % SW
+    source = y + image.to(tl.int64) * (YN * SD * SH * SW * BATCH_INNER * MP) + group * MP
     place = at[:, None] * (BATCH_INNER * MP) + rows[None, :]
     kept = (columns[:, None] < N) & (rows[None, :] < MP)
     loaded = tl.load(source + place, mask=kept, other=0.0, eviction_policy=policy)
@@ -270,6 +279,8 @@ def kmem_nhwc_finish(
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
     MOMENTS: tl.constexpr, MOMENTS_IMAGE: tl.constexpr,
@@ -288,7 +299,8 @@ def kmem_nhwc_finish(
     batch = pid // (row_blocks * column_blocks)
     acc = kmem_nhwc_read(
         y, exponents, w_exponents, batch, rows, columns,
-        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, WD, WH, WW, SCALED, STREAMS,
+        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
+        WD, WH, WW, SCALED, STREAMS,
     )
     EPILOGUE_STATEMENTS
     image = batch // BATCH_INNER

@@ -1,5 +1,7 @@
 """What launches a vendor's convolution with what is around it, as text."""
 
+from math import prod
+
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.epilogue import specialise
 from kmem.codegen.parts import SCALES
@@ -20,6 +22,8 @@ from .kernels import (
     WEIGHTS,
 )
 from .moments import SETTLE, STATISTICS, TOTAL
+from .phases import WEIGHTS as PHASE_WEIGHTS
+from .phases import count_phases, phase_taps
 from .settings import EXACT, VendorSettings, as_exact
 from .staging import BELOW_ONE, channels_last, staged_dtype, write_passing, write_staging
 from .vendor import VendorConv, spare_outputs
@@ -32,7 +36,7 @@ def emit_vendor(detail: VendorConv, knobs: VendorSettings) -> Emission:
     links = detail.links
     statements: list[str] = []
     parameters = ["x"]
-    kernels = [SCALES, WEIGHTS]
+    kernels = [SCALES]
     for place, link in enumerate(links):
         written = [*_write_weights(link, knobs)]
         if link.before is None:
@@ -66,7 +70,12 @@ def _kernels(link: VendorConv, knobs: VendorSettings, *, is_last: bool) -> list[
     if link.before is not None:
         staging = (PASS_TILE, PASS, REPASS)
         before = as_exact(link.before.base.epilogue, knobs)
-    kernels = [READ, *specialise(staging if knobs.is_scaled(link) else staging[:2], before)]
+    weights = PHASE_WEIGHTS if knobs.is_phased(link) else WEIGHTS
+    kernels = [
+        weights,
+        READ,
+        *specialise(staging if knobs.is_scaled(link) else staging[:2], before),
+    ]
     if link.statistics is not None:
         kernels += specialise((STATISTICS,), as_exact(link.statistics.before, knobs))
         kernels.append(SETTLE if link.is_norm else TOTAL)
@@ -77,6 +86,8 @@ def _kernels(link: VendorConv, knobs: VendorSettings, *, is_last: bool) -> list[
 
 def _write_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     """The statements that write `packed` and `w_exponents`."""
+    if knobs.is_phased(detail):
+        return _write_phase_weights(detail, knobs)
     base = detail.base
     padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
     outside, inside = padded_out, padded_in
@@ -101,6 +112,33 @@ def _write_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     ]
 
 
+def _write_phase_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
+    """The statements that write `packed` and `w_exponents` of the phases."""
+    base = detail.base
+    padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
+    rows, taps = count_phases(detail) * padded_out, phase_taps(detail)
+    placed = f"dtype={staged_dtype(detail, knobs, 'w')}", "device=w.device"
+    letters = zip("DHW", base.axes, strict=True)
+    most = max(padded_in * prod(taps), base.group_in * base.taps)
+    return [
+        write_call(
+            "packed = torch.empty_strided",
+            channels_last(rows, padded_in, taps[3 - len(detail.axes) :]),
+            *placed,
+        ),
+        f"w_exponents = torch.empty({padded_out}, dtype=torch.int32, device=w.device)",
+        write_launch(
+            "kmem_nhwc_phase_weights",
+            rows,
+            "w, w_exponents, packed",
+            f"C={base.group_in}, CP={padded_in}, M={base.group_out}, MP={padded_out}",
+            ", ".join(f"K{each}={axis.kernel}, S{each}={axis.stride}" for each, axis in letters),
+            f"SCALED={knobs.is_scaled(detail)}, TOP={BELOW_ONE + detail.weight_binades}",
+            f"BLOCK={min(_WEIGHT_BLOCK, next_power_of_two(most))}",
+        ),
+    ]
+
+
 def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
     """The statement that makes `y`, channels-last; on the CPU by torch's own convolution."""
     axes, nothing = detail.axes, [0] * len(detail.axes)
@@ -111,8 +149,13 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
     dilation, groups = [axis.dilation for axis in axes], detail.base.groups
     more = list(detail.output_padding) or nothing
     window = f"{padding}, {stride}, {dilation}"
-    call = "cudnn_convolution"
-    if detail.is_transposed:
+    call, is_transposed = "cudnn_convolution", detail.is_transposed
+    if knobs.is_phased(detail):
+        is_transposed, more = False, nothing
+        stride = [1] * len(axes)
+        padding = [count - 1 for count in phase_taps(detail)[3 - len(axes) :]]
+        window = f"{padding}, {stride}, {dilation}"
+    elif detail.is_transposed:
         window, call = f"{padding}, {more}, {stride}, {dilation}", "cudnn_convolution_transpose"
     takes_tf32 = (
         'torch.backends.cudnn.conv.fp32_precision == "tf32"' if knobs.accuracy < EXACT else "False"
@@ -123,7 +166,7 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
             "y = (",
             "    torch.convolution(",
             f"        staged, packed, None, {stride}, {padding}, {dilation},",
-            f"        {detail.is_transposed}, {more}, {groups},",
+            f"        {is_transposed}, {more}, {groups},",
             "    )",
             "    if x.is_cpu",
             f"    else torch.{call}(",

@@ -33,6 +33,8 @@ def kmem_nhwc_statistics(
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     SCALED: tl.constexpr, CENTRED: tl.constexpr, PARTS: tl.constexpr, STEPS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -53,7 +55,8 @@ def kmem_nhwc_statistics(
         columns = (part * STEPS + step) * BLOCK_P + tl.arange(0, BLOCK_P)
         acc = kmem_nhwc_read(
             y, exponents, w_exponents, batch, rows, columns,
-            MP, N, BATCH_INNER, YN, YH, YW, OH, OW, WD, WH, WW, SCALED, False,
+            MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
+            WD, WH, WW, SCALED, False,
         )
         EPILOGUE_STATEMENTS
         valid = columns < N // size

@@ -9,6 +9,7 @@ from kmem.codegen.settings import read_settings
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Settings
 
+from .phases import count_phases, has_phases, phase_places
 from .vendor import VendorConv
 
 EXACT = 2  # the rung of fp32 without tensor cores
@@ -22,8 +23,9 @@ class VendorSettings:
     are padded to multiples of it. `stage` and `finish` are elements of a tile that is staged, and
     of one of the result, `channels` the latter's channels at most. `order`: in which the kernels
     around the library's go through their tiles. `hint`: whether the last marks what it reads and
-    writes once to leave the cache first. `accuracy`: rung 0 is half precision, scaled where
-    it stands for fp32; 1 is TF32 and 2 fp32, both channels-last.
+    writes once to leave the cache first. `transposed`: whether those with strides are the library's
+    own, or convolutions that make all phases of a place. `accuracy`: rung 0 is half precision,
+    scaled where it stands for fp32; 1 is TF32 and 2 fp32, both channels-last.
     """
 
     algorithm: str
@@ -34,7 +36,12 @@ class VendorSettings:
     warps: int
     order: str = "forward"
     hint: str = "keep"
+    transposed: str = "strided"
     accuracy: int = 0
+
+    def is_phased(self, detail: VendorConv) -> bool:
+        """Whether a transposed convolution is done as one that makes all phases of a place."""
+        return self.transposed == "phases" and has_phases(detail)
 
     def is_scaled(self, detail: VendorConv) -> bool:
         """Whether fp32 is convolved in half precision."""
@@ -58,7 +65,10 @@ def staged_elements(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int
     """Elements that are staged, and that the library makes."""
     base = detail.base
     inside = base.batches * knobs.padded_in(detail) * base.inputs
-    return inside, base.batches * knobs.padded_out(detail) * prod(axis.out for axis in base.axes)
+    places = prod(axis.out for axis in base.axes)
+    if knobs.is_phased(detail):
+        places = prod(phase_places(detail)) * count_phases(detail)
+    return inside, base.batches * knobs.padded_out(detail) * places
 
 
 def as_exact(epilogue: Epilogue, knobs: VendorSettings) -> Epilogue:

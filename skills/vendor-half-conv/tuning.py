@@ -4,11 +4,14 @@ Figures: one NVIDIA H200, torch 2.11, Triton 3.6, 2026-11-23, copies at 4.27 TB/
 781 (fp16), 423 (TF32) and 51 (fp32) TFLOP/s; tests/test_convolution_costs.py has what was measured.
 """
 
+from math import prod
+
 from kmem.codegen.rates import ceiling
 from kmem.recipes import ACCURACY, Role, Settings, Space
 from kmem.records import DTYPE_BYTES, Device
 
 from .behind import finish_tile
+from .phases import count_phases, has_phases, phase_places, phase_taps
 from .settings import EXACT, VendorSettings, read_knobs, staged_elements
 from .vendor import VendorConv, spare_outputs
 
@@ -53,6 +56,7 @@ ROLES = {
     "warps": (Role("warps"),),
     "order": (Role("grouping", (("forward",), ("backward",))),),
     "hint": (Role("eviction", (("keep",), ("stream",))),),
+    "transposed": (Role("layout", (("strided",), ("phases",))),),
 }
 
 
@@ -70,11 +74,14 @@ def vendor_space(detail: VendorConv) -> Space:
             "warps": (8, 4, 16),
             "order": ("backward", "forward"),
             "hint": ("keep", "stream"),
+            "transposed": ("phases", "strided")
+            if any(map(has_phases, detail.links))
+            else ("strided",),
             ACCURACY: (0, 1, EXACT) if is_single else (0,),
         },
         # more values of a thread spill in chains such as mish twice
         lambda settings: _is_legal(read_knobs(settings)),
-        {"order": "forward", "hint": "keep"},
+        {"order": "forward", "hint": "keep", "transposed": "strided"},
     )
 
 
@@ -159,7 +166,9 @@ def _product_s(detail: VendorConv, knobs: VendorSettings, device: Device) -> flo
     is_exact = knobs.accuracy == EXACT or base.is_eager_exact
     half = "tf32" if knobs.accuracy else _UNITS[base.dtype]
     unit = "fp32" if is_exact else half
+    is_phased = knobs.is_phased(detail)
     is_spread = detail.is_transposed and any(axis.stride > 1 for axis in base.axes)
+    is_spread = is_spread and not is_phased
     if is_exact:
         share = SHARE_OF_FP32_TRANSPOSED if is_spread else SHARE_OF_FP32
     elif is_spread:
@@ -167,6 +176,10 @@ def _product_s(detail: VendorConv, knobs: VendorSettings, device: Device) -> flo
     else:
         share = SHARE_IN_DEPTH if base.axes[0].kernel > 1 else SHARE_OF_CEILING
     padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
-    share *= min(1.0, padded_in / WIDE_CHANNELS) ** FILLING * min(1.0, padded_out / WIDE_OUTPUTS)
+    outputs = padded_out * (count_phases(detail) if is_phased else 1)
+    share *= min(1.0, padded_in / WIDE_CHANNELS) ** FILLING * min(1.0, outputs / WIDE_OUTPUTS)
     flops = detail.flops * padded_in / base.group_in * padded_out / base.group_out
+    if is_phased:
+        flops = 2.0 * base.images * prod(phase_places(detail)) * prod(phase_taps(detail))
+        flops *= padded_in * outputs
     return flops / (ceiling(device, unit) * share)
