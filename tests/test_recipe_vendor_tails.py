@@ -60,13 +60,13 @@ CASES = {
         "Conv2d(8, 12, 3, groups=2)", SHAPE, "self.norm(y.relu())", GROUPS,
     ),
     "phases of a place, and a norm": (
-        "ConvTranspose2d(8, 12, 3, 2, 1, 1)", (2, 8, 5, 6), "self.norm(y) * self.scale", GROUPS,
+        "ConvTranspose2d(8, 12, 4, 2, 1, 1)", (2, 8, 5, 6), "self.norm(y) * self.scale", GROUPS,
     ),
     "phases in depth, and a pooling": (
-        "ConvTranspose3d(8, 12, (3, 4, 5), (2, 2, 3), (1, 0, 2))", (1, 8, 2, 3, 4),
+        "ConvTranspose3d(8, 12, (3, 4, 6), (1, 2, 3), (1, 0, 2))", (1, 8, 2, 3, 4),
         "F.max_pool3d(y, 2)", "Identity()",
     ),
-    "phases of a row": ("ConvTranspose1d(8, 12, 5, 2, 2, 1)", (2, 8, 9), "y * 2", "Identity()"),
+    "phases of a row": ("ConvTranspose1d(8, 12, 6, 2, 2, 1)", (2, 8, 9), "y * 2", "Identity()"),
     "a norm over images": (CONV, SHAPE, "self.norm(torch.tanh(y) * y) * 2", BATCH),
 }  # fmt: skip
 
@@ -121,6 +121,31 @@ def test_statistics_move_along_and_survive_what_is_not_finite() -> None:
     x[0, 0, 0, 0] = float("inf")
     with torch.no_grad(), ImitatedDevice("cpu"):
         assert not model(x).isfinite().any()  # every channel meets it
+
+
+def test_phases_are_those_of_finite_and_other_values_and_none_that_lack_taps() -> None:
+    source = problem("ConvTranspose2d(8, 12, 4, 2, 1)", (2, 8, 5, 6), "y.relu()", "Identity()")
+    _, graph = trace_source(source)
+    (site,) = RECIPE.match(graph, Contract())
+    space = RECIPE.space(site, H200)
+    assert space.knobs["transposed"] == ("phases", "strided")
+    setting = space.settings()[0]
+    assert "kmem_nhwc_phase_weights" in RECIPE.emit(site, setting).launcher
+    module = import_source(emit_source(source, graph, [(RECIPE, site, setting)]))
+    torch.manual_seed(0)
+    model, reference = module.ModelNew(), module.Model()
+    reference.load_state_dict(model.state_dict())
+    x = torch.randn(2, 8, 5, 6)
+    x[0, 1, 0, 0], x[1, 2, 3, 3] = float("inf"), float("nan")
+    with torch.no_grad():
+        expected = reference(x)
+        with ImitatedDevice("cpu"):
+            found = model(x)
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3, equal_nan=True)
+    lacking = problem("ConvTranspose2d(8, 12, 3, 2)", (2, 8, 5, 6), "y", "Identity()")
+    _, graph = trace_source(lacking)
+    (site,) = RECIPE.match(graph, Contract())
+    assert RECIPE.space(site, H200).knobs["transposed"] == ("strided",)
 
 
 def test_a_value_that_something_else_reads_is_not_taken() -> None:

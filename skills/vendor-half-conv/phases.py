@@ -1,11 +1,12 @@
 """Transposed convolutions with strides as convolutions without.
 
 Output o of an axis of stride S and K taps is o + padding = m * S + r, and gets input m - j through
-tap r + j * S: so phase r of all outputs is a convolution of ceil(K / S) taps, and the phases of one
-place m are output channels of one convolution, whose windows are those of all phases; taps that a
-phase lacks are zeros. The library does these at twice and more the rate of its own transposed ones,
-which pays where few taps are zeros (none if S divides K); whoever reads the result finds each
-output's place and phase.
+tap r + j * S: so phase r of all outputs is a convolution of K / S taps, and the phases of one place
+m are output channels of one convolution. The library does these at twice and more the rate of its
+own transposed ones; whoever reads the result finds each output's place and phase.
+
+Covered: strides that divide the taps. Others would need taps of zeros, which make NaN of an
+infinite input that the output does not get in torch.
 """
 
 from math import prod
@@ -29,9 +30,9 @@ def kmem_nhwc_phase_weights(
     C; a channel is scaled so that its magnitudes add up to less than 2**(TOP - 126).
     """
     taps: tl.constexpr = KD * KH * KW
-    wide: tl.constexpr = (KW + SW - 1) // SW
-    high: tl.constexpr = (KH + SH - 1) // SH
-    deep: tl.constexpr = (KD + SD - 1) // SD
+    wide: tl.constexpr = KW // SW
+    high: tl.constexpr = KH // SH
+    deep: tl.constexpr = KD // SD
     row = tl.program_id(0)
     m = row % MP
     phase = row // MP
@@ -58,7 +59,7 @@ def kmem_nhwc_phase_weights(
         d = phase // (SH * SW) + (deep - 1 - tap // (high * wide)) * SD
         h = phase // SW % SH + (high - 1 - tap // wide % high) * SH
         column = phase % SW + (wide - 1 - tap % wide) * SW
-        inside = (c < end) & (tap < deep * high * wide) & (d < KD) & (h < KH) & (column < KW)
+        inside = (c < end) & (tap < deep * high * wide)
         place = c * (M * taps) + (d * KH + h) * KW + column
         values = tl.load(w + place, mask=inside, other=0.0).to(tl.float32) * scale
         if SCALED and packed.dtype.element_ty == tl.float16:
@@ -74,7 +75,7 @@ def kmem_nhwc_phase_weights(
 
 def phase_taps(detail: VendorConv) -> tuple[int, ...]:
     """Taps of a phase along each axis."""
-    return tuple(ceil_div(axis.kernel, axis.stride) for axis in detail.base.axes)
+    return tuple(axis.kernel // axis.stride for axis in detail.base.axes)
 
 
 def phase_places(detail: VendorConv) -> tuple[int, ...]:
@@ -93,7 +94,7 @@ def has_phases(detail: VendorConv) -> bool:
     base = detail.base
     if not detail.is_transposed or base.groups > 1 or count_phases(detail) == 1:
         return False
-    if any(axis.dilation > 1 for axis in base.axes):
+    if any(axis.dilation > 1 or axis.kernel % axis.stride for axis in base.axes):
         return False
     places = phase_places(detail)
     is_within = all(
