@@ -265,7 +265,8 @@ def kmem_nhwc_read(
         of_rows = tl.load(w_exponents + group * MP + rows, mask=rows < MP, other=0)
         exponent = -tl.load(exponents + image) - of_rows
         half = exponent >> 1
-        acc = acc * kmem_power_of_two(half)[:, None] * kmem_power_of_two(exponent - half)[:, None]
+        acc *= kmem_power_of_two(half)[:, None]
+        acc *= kmem_power_of_two(exponent - half)[:, None]
     return acc
 ''',
 )

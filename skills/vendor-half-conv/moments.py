@@ -51,7 +51,7 @@ def kmem_nhwc_statistics(
     most = tl.zeros((BLOCK_P // size,), tl.float32)  # values that a lane has met
     mean = tl.zeros((BLOCK_C, BLOCK_P // size), tl.float32)
     spread = tl.zeros((BLOCK_C, BLOCK_P // size), tl.float32)
-    for step in range(STEPS):
+    for step in tl.range(STEPS, num_stages=3):
         columns = (part * STEPS + step) * BLOCK_P + tl.arange(0, BLOCK_P)
         acc = kmem_nhwc_read(
             y, exponents, w_exponents, batch, rows, columns,
