@@ -234,6 +234,12 @@ def test_recipes_that_round_go_behind_exact_ones_where_eager_is_expected_to_be_e
     for name in ("staged-half-conv", "vendor-half-conv"):
         assert best(name, Contract()) > best("split-half-conv", Contract())
         assert best(name, Contract(Precision.TF32)) < best(name, Contract()) / 2
+    recipe = RECIPES["staged-half-conv"]
+    (site,) = recipe.match(graph, Contract())
+    space = recipe.space(site, H200)
+    rungs = [{**space.settings()[0], "ACCURACY": rung} for rung in space.knobs["ACCURACY"]]
+    costs = [recipe.cost_ms(site, each, H200) for each in rungs]
+    assert len(costs) > 1 and costs == sorted(costs)
     # exact as eager is, and measured so: 10.3 ms where three products take 3.8
     assert best("channels-last-conv", Contract()) > best("split-half-conv", Contract())
 

@@ -104,7 +104,8 @@ def test_channels_last_inputs_are_taken_and_returned_as_they_come() -> None:
 def test_what_is_not_its_own_is_not_matched() -> None:
     grouped = problem("Conv2d(8, 8, 3, groups=2)", (1, 8, 5, 6))
     _, graph = trace_source(grouped)
-    assert RECIPE.match(graph, Contract()) == []  # eager is exact
+    (site,) = RECIPE.match(graph, Contract())
+    assert site.detail.base.is_eager_exact  # and it is ranked so
     depthwise = problem("Conv2d(8, 8, 3, groups=8)", (1, 8, 5, 6), dtype="bfloat16")
     _, graph = trace_source(depthwise)
     assert RECIPE.match(graph, Contract()) == []

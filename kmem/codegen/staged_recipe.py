@@ -159,7 +159,8 @@ class StagedConv(Recipe):
         exposed *= EXPOSED_COPYING_WIDELY if knobs.copies_widely else 1.0
         launches = 3 + (not site.inputs[1].kept)  # the filter is packed once
         total_ms = 1e3 * (stage_s + max(seconds) + exposed) + launches * device.launch_ms
-        is_refused = detail.is_eager_exact and knobs.terms == 1
+        # on every rung, so that none costs less than the one below; split-half-conv has three terms
+        is_refused = detail.is_eager_exact and self.terms == 1
         return total_ms * (REFUSED if is_refused else 1.0)
 
     def emit(self, site: Site, settings: Settings) -> Emission:

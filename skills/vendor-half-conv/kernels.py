@@ -9,6 +9,9 @@ what follows element by element, and writes the result as the module returns it.
 
 The first and the last may go through their tiles BACKWARD: the library then begins with what was
 staged last, and its last result is read first, while both are still in L2.
+
+Between two convolutions of a chain `kmem_nhwc_pass` is both: it reads what the library made of the
+first, and stages what follows that for the second.
 """
 
 STAGE_TILE = (
@@ -19,7 +22,7 @@ def kmem_nhwc_stage_tile(
     x, staged, image, tile, scale,
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
+    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr, SCALED: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """One tile of an image, M channels a group and N positions, to (positions, groups, MP), zero
@@ -47,41 +50,86 @@ def kmem_nhwc_stage_tile(
 ''',
 )
 
-STAGE = (
-    "kmem_nhwc_stage",
+PASS_TILE = (
+    "kmem_nhwc_pass_tile",
     '''
 @triton.jit
-def kmem_nhwc_stage(
-    x, largest, staged,
+def kmem_nhwc_pass_tile(
+    y, y_exponents, w_exponents, moments, staged, image, tile, scale,
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
-    TILES: tl.constexpr, SCALE: tl.constexpr, SCALED: tl.constexpr, BACKWARD: tl.constexpr,
+    YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr, SCALED: tl.constexpr,
+    MOMENTS: tl.constexpr, MOMENTS_IMAGE: tl.constexpr, STAGED_MP: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+):
+    """One tile of what the library made of one group and of what follows, to (positions,
+    STAGED_MP), zero above M; the bits of the largest finite magnitude before scaling.
+    """
+    stored: tl.constexpr = N // (WD * WH * WW)
+    column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
+    batch = image
+    columns = tile % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    rows = tile // column_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
+    acc = kmem_nhwc_read(
+        y, y_exponents, w_exponents, batch, rows, columns,
+        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
+        WD, WH, WW, SCALED, False,
+    )
+    EPILOGUE_STATEMENTS
+    acc = tl.where((rows[:, None] < M) & (columns[None, :] < stored), acc, 0.0)
+    bits = kmem_magnitude_bits(acc)
+    most = tl.max(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1), axis=0)
+    target = staged + image.to(tl.int64) * (stored * STAGED_MP)
+    kept = (columns[:, None] < stored) & (rows[None, :] < STAGED_MP)
+    values = tl.trans((acc * scale).to(staged.dtype.element_ty))
+    tl.store(target + columns[:, None] * STAGED_MP + rows[None, :], values, mask=kept)
+    return most
+''',
+)
+
+
+def _staging(name: str, pointers: str, sizes: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The kernels that stage and stage again the tiles of a source.
+
+    Args:
+        name: what their names begin with; the function of a tile ends in _tile.
+        pointers: those of the source, as text.
+        sizes: the constants of the function of a tile.
+    """
+    names = sizes.split(", ")
+    lines = [names[place : place + 3] for place in range(0, len(names), 3)]
+    arguments = ",\n        ".join(", ".join(line) for line in lines)
+    declared = ",\n    ".join(", ".join(f"{each}: tl.constexpr" for each in line) for line in lines)
+    stage = f'''
+@triton.jit
+def kmem_nhwc_{name}(
+    {pointers}, largest, staged,
+    EPILOGUE_PARAMETERS
+    {declared},
+    TILES: tl.constexpr, SCALE: tl.constexpr, BACKWARD: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """One of TILES tiles of an image, scaled: largest[image, tile]."""
     pid = tl.program_id(0)
     if BACKWARD:
         pid = tl.num_programs(0) - 1 - pid
-    most = kmem_nhwc_stage_tile(
-        x, staged, pid // TILES, pid % TILES, SCALE,
+    most = kmem_nhwc_{name}_tile(
+        {pointers}, staged, pid // TILES, pid % TILES, SCALE,
         EPILOGUE_ARGUMENTS
-        M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
+        {arguments}, BLOCK_C, BLOCK_P,
     )
     if SCALED:
         tl.store(largest + pid, most)
-''',
-)
-
-RESTAGE = (
-    "kmem_nhwc_restage",
-    '''
+'''
+    again = f'''
 @triton.jit
-def kmem_nhwc_restage(
-    x, largest, exponents, staged,
+def kmem_nhwc_re{name}(
+    {pointers}, largest, exponents, staged,
     EPILOGUE_PARAMETERS
-    M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-    X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
+    {declared},
     TILES: tl.constexpr, PARTS: tl.constexpr, GUESS: tl.constexpr, SLACK: tl.constexpr,
     TOP: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -106,12 +154,21 @@ def kmem_nhwc_restage(
         tl.store(exponents + image, exponent)
     # a loop of no steps where the image fits
     for tile in range(part, tl.where(fits, 0, TILES), PARTS):
-        kmem_nhwc_stage_tile(
-            x, staged, image, tile, kmem_power_of_two(exponent),
+        kmem_nhwc_{name}_tile(
+            {pointers}, staged, image, tile, kmem_power_of_two(exponent),
             EPILOGUE_ARGUMENTS
-            M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
+            {arguments}, BLOCK_C, BLOCK_P,
         )
-''',
+'''
+    return (f"kmem_nhwc_{name}", stage), (f"kmem_nhwc_re{name}", again)
+
+
+STAGE, RESTAGE = _staging("stage", "x", "M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, SCALED")
+PASS, REPASS = _staging(
+    "pass",
+    "y, y_exponents, w_exponents, moments",
+    "M, MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, WD, WH, WW, SCALED, "
+    "MOMENTS, MOMENTS_IMAGE, STAGED_MP",
 )
 
 WEIGHTS = (
@@ -167,20 +224,71 @@ def kmem_nhwc_weights(
 ''',
 )
 
+READ = (
+    "kmem_nhwc_read",
+    '''
+@triton.jit
+def kmem_nhwc_read(
+    y, exponents, w_exponents, batch, rows, columns,
+    MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
+    YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
+    SCALED: tl.constexpr, STREAMS: tl.constexpr,
+):
+    """Channels by positions of what the library made, its scales taken back.
+
+    Of OH x OW positions a plane the first N in windows of WD x WH x WW are numbered so that those
+    of one window lie one after the other. The library made YN places, YH x YW a plane, and of each
+    the phases of strides S and paddings P (see phases.py), MP channels a phase and group.
+    """
+    policy: tl.constexpr = "evict_first" if STREAMS else ""
+    image = batch // BATCH_INNER
+    group = batch % BATCH_INNER
+    if WD * WH * WW * SD * SH * SW == 1:
+        at = columns
+    else:
+        window = columns // (WD * WH * WW)
+        d = window // (OH // WH * (OW // WW)) * WD + columns // (WH * WW) % WD
+        h = window // (OW // WW) % (OH // WH) * WH + columns // WW % WH
+        w = window % (OW // WW) * WW + columns % WW + PW
+        at = ((d + PD) // SD * YH + (h + PH) // SH) * YW + w // SW
+        at = ((at * SD + (d + PD) % SD) * SH + (h + PH) % SH) * SW + w % SW
+    source = y + image.to(tl.int64) * (YN * SD * SH * SW * BATCH_INNER * MP) + group * MP
+    place = at[:, None] * (BATCH_INNER * MP) + rows[None, :]
+    kept = (columns[:, None] < N) & (rows[None, :] < MP)
+    loaded = tl.load(source + place, mask=kept, other=0.0, eviction_policy=policy)
+    acc = tl.trans(loaded).to(tl.float32)
+    if SCALED:
+        # in two steps of normal factors: neither over- nor underflows before the result does
+        of_rows = tl.load(w_exponents + group * MP + rows, mask=rows < MP, other=0)
+        exponent = -tl.load(exponents + image) - of_rows
+        half = exponent >> 1
+        acc *= kmem_power_of_two(half)[:, None]
+        acc *= kmem_power_of_two(exponent - half)[:, None]
+    return acc
+''',
+)
+
 FINISH = (
     "kmem_nhwc_finish",
     '''
 @triton.jit
 def kmem_nhwc_finish(
-    y, exponents, w_exponents, out,
+    y, exponents, w_exponents, moments, out,
     EPILOGUE_PARAMETERS
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
+    YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
+    MOMENTS: tl.constexpr, MOMENTS_IMAGE: tl.constexpr,
     BACKWARD: tl.constexpr, STREAMS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """(images, positions, groups, MP) to the module's own layout, M channels a group."""
-    policy: tl.constexpr = "evict_first" if STREAMS else ""
     modifier: tl.constexpr = ".cs" if STREAMS else ""
     row_blocks: tl.constexpr = (M + BLOCK_C - 1) // BLOCK_C
     column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
@@ -190,21 +298,14 @@ def kmem_nhwc_finish(
     rows = pid % row_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     columns = pid // row_blocks % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
     batch = pid // (row_blocks * column_blocks)
-    image = batch // BATCH_INNER
-    group = batch % BATCH_INNER
-    source = y + image.to(tl.int64) * (N * BATCH_INNER * MP) + group * MP
-    place = columns[:, None] * (BATCH_INNER * MP) + rows[None, :]
-    kept = (columns[:, None] < N) & (rows[None, :] < MP)
-    loaded = tl.load(source + place, mask=kept, other=0.0, eviction_policy=policy)
-    acc = tl.trans(loaded).to(tl.float32)
-    if SCALED:
-        # in two steps of normal factors: neither over- nor underflows before the result does
-        of_rows = tl.load(w_exponents + group * MP + rows, mask=rows < MP, other=0)
-        exponent = -tl.load(exponents + image) - of_rows
-        half = exponent >> 1
-        acc = acc * kmem_power_of_two(half)[:, None] * kmem_power_of_two(exponent - half)[:, None]
+    acc = kmem_nhwc_read(
+        y, exponents, w_exponents, batch, rows, columns,
+        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
+        WD, WH, WW, SCALED, STREAMS,
+    )
     EPILOGUE_STATEMENTS
-    target = out + image.to(tl.int64) * OUT_IMAGE + group * (M * OUT_C)
+    image = batch // BATCH_INNER
+    target = out + image.to(tl.int64) * OUT_IMAGE + batch % BATCH_INNER * (M * OUT_C)
     tl.store(
         target + rows[:, None] * OUT_C + columns[None, :] * OUT_P,
         acc.to(out.dtype.element_ty),

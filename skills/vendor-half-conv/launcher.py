@@ -1,130 +1,101 @@
 """What launches a vendor's convolution with what is around it, as text."""
 
-from dataclasses import dataclass
 from math import prod
 
-from kmem.codegen.approximate import approximate
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
-from kmem.codegen.epilogue import Epilogue, launch_operands, specialise
+from kmem.codegen.epilogue import specialise
 from kmem.codegen.parts import SCALES
-from kmem.codegen.settings import read_settings
-from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Emission, Settings
+from kmem.problem.sizes import next_power_of_two
+from kmem.recipes import Emission
 
-from .kernels import FINISH, RESTAGE, STAGE, STAGE_TILE, WEIGHTS
-from .vendor import SLACK, VendorConv, spare_outputs
+from .behind import write_finish, write_statistics
+from .chains import name_in, rename
+from .kernels import (
+    FINISH,
+    PASS,
+    PASS_TILE,
+    READ,
+    REPASS,
+    RESTAGE,
+    STAGE,
+    STAGE_TILE,
+    WEIGHTS,
+)
+from .moments import SETTLE, STATISTICS, TOTAL
+from .phases import WEIGHTS as PHASE_WEIGHTS
+from .phases import count_phases, phase_taps
+from .settings import EXACT, VendorSettings, as_exact
+from .staging import BELOW_ONE, channels_last, staged_dtype, write_passing, write_staging
+from .vendor import VendorConv, spare_outputs
 
-#: Exponent of fp32 numbers in [2**-1, 1), as their bits have it.
-_BELOW_ONE = 126
-#: Programs that stage an image again, and results that they read at a time, at most.
-_RESTAGING, _RESULTS = 16, 1024
 _WEIGHT_BLOCK = 1024
-_STAGED_CHANNELS = 64
-EXACT = 2  # the rung of fp32 without tensor cores
-
-
-@dataclass(frozen=True, slots=True)
-class VendorSettings:
-    """The knobs of a vendor's convolution.
-
-    `algorithm`: whether the library measures its kernels, or guesses. `vector`: channels of a group
-    are padded to multiples of it. `stage` and `finish` are elements of a tile that is staged, and
-    of one of the result, `channels` the latter's channels at most. `order`: in which the kernels
-    around the library's go through their tiles. `hint`: whether the last marks what it reads and
-    writes once to leave the cache first. `accuracy`: rung 0 is half precision, scaled where
-    it stands for fp32; 1 is TF32 and 2 fp32, both channels-last.
-    """
-
-    algorithm: str
-    vector: int
-    stage: int
-    channels: int
-    finish: int
-    warps: int
-    order: str = "forward"
-    hint: str = "keep"
-    accuracy: int = 0
-
-    def is_scaled(self, detail: VendorConv) -> bool:
-        """Whether fp32 is convolved in half precision."""
-        return detail.base.dtype == "float32" and self.accuracy == 0
-
-    def padded_in(self, detail: VendorConv) -> int:
-        return ceil_div(detail.base.group_in, self.vector) * self.vector
-
-    def padded_out(self, detail: VendorConv) -> int:
-        """Output channels of a group as the library makes them."""
-        vector = max(self.vector, 8)
-        return ceil_div(detail.base.group_out, vector) * vector
-
-
-def read_knobs(settings: Settings) -> VendorSettings:
-    """The settings of a site as a record."""
-    return read_settings(VendorSettings, settings)
 
 
 def emit_vendor(detail: VendorConv, knobs: VendorSettings) -> Emission:
     """The kernels and the launcher at one setting."""
-    statements = [
-        *_write_weights(detail, knobs),
-        *_write_staging(detail, knobs),
-        _write_convolution(detail, knobs),
-        *_write_finish(detail, knobs),
-        "return out",
-    ]
-    names = [f"e{place}" for place in range(len(detail.base.operand_steps))]
-    names += [f"p{place}" for place in range(len(detail.prologue_steps))]
-    staging = (STAGE_TILE, STAGE, RESTAGE) if knobs.is_scaled(detail) else (STAGE_TILE, STAGE)
-    epilogue = _epilogue(detail, knobs)
-    kernels = [
-        SCALES,
-        WEIGHTS,
-        *specialise(staging, detail.prologue),
-        *specialise((FINISH,), epilogue),
-    ]
+    links = detail.links
+    statements: list[str] = []
+    parameters = ["x"]
+    kernels = [SCALES]
+    for place, link in enumerate(links):
+        written = [*_write_weights(link, knobs)]
+        if link.before is None:
+            written += write_staging(link, knobs)
+        else:
+            written += write_passing(link.before, link, knobs)
+        written += [_write_convolution(link, knobs), *write_statistics(link, knobs)]
+        if link is detail:
+            written += [*write_finish(link, knobs), "return out"]
+        names = _parameters(link)
+        statements += rename(written, names, place)
+        parameters += [name_in(name, place) for name in names]
+        kernels += _kernels(link, knobs, is_last=link is detail)
     return Emission(
         tuple(dict.fromkeys(kernels)),
-        write_launch_function(["x", "w", *names], statements),
+        write_launch_function(parameters, statements),
         own_size_only=detail.base.dtype == "float32" and knobs.accuracy < EXACT,
     )
 
 
-def _epilogue(detail: VendorConv, knobs: VendorSettings) -> Epilogue:
-    """What follows, as exact as what it follows."""
-    epilogue = detail.base.epilogue
-    return epilogue if knobs.accuracy == EXACT else approximate(epilogue)
+def _parameters(link: VendorConv) -> list[str]:
+    """Parameters of a launcher for one convolution, without what is convolved."""
+    names = ["w", *(f"e{place}" for place in range(len(link.base.operand_steps)))]
+    names += link.statistics.roles if link.statistics is not None else ()
+    return [*names, *(f"p{place}" for place in range(len(link.prologue_steps)))]
 
 
-def _dtype(detail: VendorConv, knobs: VendorSettings, source: str) -> str:
-    """The type in which an operand is staged.
-
-    On the CPU (interpreter) fp32 is not rounded, as eager's TF32 is not there.
-    """
-    if knobs.is_scaled(detail):
-        return f"(torch.float32 if {source}.is_cpu else torch.float16)"
-    return f"{source}.dtype"
-
-
-def _channels_last(images: int, channels: int, sizes: tuple[int, ...]) -> str:
-    """Shape and strides of an allocation."""
-    strides = [1] * len(sizes)
-    step = channels
-    for place in reversed(range(len(sizes))):
-        strides[place] = step
-        step *= sizes[place]
-    return f"{(images, channels, *sizes)!r}, {(step, 1, *strides)!r}"
+def _kernels(link: VendorConv, knobs: VendorSettings, *, is_last: bool) -> list[tuple[str, str]]:
+    """The kernels of one convolution that its constants or what surrounds it decide."""
+    staging, before = (STAGE_TILE, STAGE, RESTAGE), link.prologue
+    if link.before is not None:
+        staging = (PASS_TILE, PASS, REPASS)
+        before = as_exact(link.before.base.epilogue, knobs)
+    weights = PHASE_WEIGHTS if knobs.is_phased(link) else WEIGHTS
+    kernels = [
+        weights,
+        READ,
+        *specialise(staging if knobs.is_scaled(link) else staging[:2], before),
+    ]
+    if link.statistics is not None:
+        kernels += specialise((STATISTICS,), as_exact(link.statistics.before, knobs))
+        kernels.append(SETTLE if link.is_norm else TOTAL)
+    if is_last and not link.is_summed:
+        kernels += specialise((FINISH,), as_exact(link.base.epilogue, knobs))
+    return kernels
 
 
 def _write_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     """The statements that write `packed` and `w_exponents`."""
+    if knobs.is_phased(detail):
+        return _write_phase_weights(detail, knobs)
     base = detail.base
     padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
     outside, inside = padded_out, padded_in
     if detail.is_transposed:
         outside, inside = inside, outside
     kernel = tuple(axis.kernel for axis in detail.axes)
-    placed = f"dtype={_dtype(detail, knobs, 'w')}", "device=w.device"
-    allocated = _channels_last(base.groups * outside, inside, kernel)
+    placed = f"dtype={staged_dtype(detail, knobs, 'w')}", "device=w.device"
+    allocated = channels_last(base.groups * outside, inside, kernel)
     rows = base.groups * padded_out
     return [
         write_call("packed = torch.empty_strided", allocated, *placed),
@@ -135,66 +106,37 @@ def _write_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             "w, w_exponents, packed",
             f"C={base.group_in}, CP={padded_in}, M={base.group_out}, MP={padded_out}",
             f"TAPS={base.taps}, TRANSPOSED={detail.is_transposed}",
-            f"SCALED={knobs.is_scaled(detail)}, TOP={_BELOW_ONE + detail.weight_binades}",
+            f"SCALED={knobs.is_scaled(detail)}, TOP={BELOW_ONE + detail.weight_binades}",
             f"BLOCK={min(_WEIGHT_BLOCK, next_power_of_two(padded_in * base.taps))}",
         ),
     ]
 
 
-def _write_staging(detail: VendorConv, knobs: VendorSettings) -> list[str]:
-    """The statements that write `staged` and `exponents`."""
+def _write_phase_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
+    """The statements that write `packed` and `w_exponents` of the phases."""
     base = detail.base
-    padded = knobs.padded_in(detail)
-    block_c = min(_STAGED_CHANNELS, next_power_of_two(padded))
-    block_p = min(max(16, knobs.stage // block_c), max(16, next_power_of_two(base.inputs)))
-    tiles = base.groups * ceil_div(padded, block_c) * ceil_div(base.inputs, block_p)
-    sizes = tuple(axis.size for axis in detail.axes)
-    steps = zip(("IMAGE", "C", "P"), detail.source, strict=True)
-    given = (
-        *map(_from_prologue, launch_operands(detail.prologue_steps)),
-        f"M={base.group_in}, MP={padded}, N={base.inputs}, BATCH_INNER={base.groups}",
-        ", ".join(f"X_{name}={step}" for name, step in steps),
-    )
-    tile = f"BLOCK_C={block_c}, BLOCK_P={block_p}"
-    suffix, is_scaled = detail.prologue.suffix, knobs.is_scaled(detail)
-    placed = f"dtype={_dtype(detail, knobs, 'x')}", "device=x.device"
-    allocated = _channels_last(base.images, base.groups * padded, sizes)
-    largest = f"torch.empty({base.images * tiles}, dtype=torch.int32, device=x.device)"
-    scale = 2.0**detail.guess if is_scaled else 1.0
-    statements = [
-        write_call("staged = torch.empty_strided", allocated, *placed),
-        f"largest = {largest if is_scaled else 'staged  # not written'}",
-        write_launch(
-            f"kmem_nhwc_stage{suffix}",
-            base.images * tiles,
-            "x, largest, staged",
-            *given,
-            f"TILES={tiles}, SCALE={scale}, SCALED={is_scaled}, {_order(knobs)}, {tile}",
-            "num_warps=4",
-        ),
-    ]
-    if not is_scaled:
-        return [*statements, "exponents = w_exponents  # not read"]
-    parts = min(tiles, _RESTAGING)
+    padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
+    rows, taps = count_phases(detail) * padded_out, phase_taps(detail)
+    placed = f"dtype={staged_dtype(detail, knobs, 'w')}", "device=w.device"
+    letters = zip("DHW", base.axes, strict=True)
+    most = max(padded_in * prod(taps), base.group_in * base.taps)
     return [
-        *statements,
-        f"exponents = torch.empty({base.images}, dtype=torch.int32, device=x.device)",
+        write_call(
+            "packed = torch.empty_strided",
+            channels_last(rows, padded_in, taps[3 - len(detail.axes) :]),
+            *placed,
+        ),
+        f"w_exponents = torch.empty({padded_out}, dtype=torch.int32, device=w.device)",
         write_launch(
-            f"kmem_nhwc_restage{suffix}",
-            base.images * parts,
-            "x, largest, exponents, staged",
-            *given,
-            f"TILES={tiles}, PARTS={parts}, GUESS={detail.guess}, SLACK={SLACK}",
-            f"TOP={_BELOW_ONE + detail.image_binades}",
-            f"BLOCK={min(_RESULTS, next_power_of_two(tiles))}, {tile}",
-            "num_warps=4",
+            "kmem_nhwc_phase_weights",
+            rows,
+            "w, w_exponents, packed",
+            f"C={base.group_in}, CP={padded_in}, M={base.group_out}, MP={padded_out}",
+            ", ".join(f"K{each}={axis.kernel}, S{each}={axis.stride}" for each, axis in letters),
+            f"SCALED={knobs.is_scaled(detail)}, TOP={BELOW_ONE + detail.weight_binades}",
+            f"BLOCK={min(_WEIGHT_BLOCK, next_power_of_two(most))}",
         ),
     ]
-
-
-def _from_prologue(text: str) -> str:
-    """Launch arguments in which the pointers of operands are those before the convolution."""
-    return text.replace("=e", "=p", 1)
 
 
 def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
@@ -207,8 +149,13 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
     dilation, groups = [axis.dilation for axis in axes], detail.base.groups
     more = list(detail.output_padding) or nothing
     window = f"{padding}, {stride}, {dilation}"
-    call = "cudnn_convolution"
-    if detail.is_transposed:
+    call, is_transposed = "cudnn_convolution", detail.is_transposed
+    if knobs.is_phased(detail):
+        is_transposed, more = False, nothing
+        stride = [1] * len(axes)
+        padding = [count - 1 for count in phase_taps(detail)[3 - len(axes) :]]
+        window = f"{padding}, {stride}, {dilation}"
+    elif detail.is_transposed:
         window, call = f"{padding}, {more}, {stride}, {dilation}", "cudnn_convolution_transpose"
     takes_tf32 = (
         'torch.backends.cudnn.conv.fp32_precision == "tf32"' if knobs.accuracy < EXACT else "False"
@@ -219,7 +166,7 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
             "y = (",
             "    torch.convolution(",
             f"        staged, packed, None, {stride}, {padding}, {dilation},",
-            f"        {detail.is_transposed}, {more}, {groups},",
+            f"        {is_transposed}, {more}, {groups},",
             "    )",
             "    if x.is_cpu",
             f"    else torch.{call}(",
@@ -232,50 +179,3 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
             f"){f'[{wanted}]' if any(spare) else ''}.contiguous(memory_format=torch.{layout})",
         ]
     )
-
-
-def _write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
-    """The statements that write `out`."""
-    base, spec = detail.base, detail.result_spec
-    block_c, block_p = finish_tile(detail, knobs)
-    tiles = ceil_div(base.group_out, block_c) * ceil_div(base.positions, block_p)
-    steps = zip(("IMAGE", "C", "P"), detail.result, strict=True)
-    return [
-        write_call(
-            "out = torch.empty_strided",
-            f"{spec.shape!r}, {spec.stride!r}",
-            "dtype=x.dtype",
-            "device=x.device",
-        ),
-        write_launch(
-            f"kmem_nhwc_finish{_epilogue(detail, knobs).suffix}",
-            base.batches * tiles,
-            "y, exponents, w_exponents, out",
-            *launch_operands(base.operand_steps),
-            f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={base.positions}",
-            f"BATCH_INNER={base.groups}",
-            ", ".join(f"OUT_{name}={step}" for name, step in steps),
-            f"SCALED={knobs.is_scaled(detail)}, {_order(knobs)}, STREAMS={knobs.hint == 'stream'}",
-            f"BLOCK_C={block_c}, BLOCK_P={block_p}",
-            f"num_warps={knobs.warps}",
-        ),
-    ]
-
-
-def finish_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
-    """Channels and positions of a tile of the result."""
-    base = detail.base
-    block_c = min(knobs.channels, next_power_of_two(base.group_out))
-    most = max(16, next_power_of_two(base.positions))
-    return block_c, min(max(16, knobs.finish // block_c), most)
-
-
-def _order(knobs: VendorSettings) -> str:
-    return f"BACKWARD={knobs.order == 'backward'}"
-
-
-def staged_elements(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
-    """Elements that are staged, and that the library makes."""
-    base = detail.base
-    inside = base.batches * knobs.padded_in(detail) * base.inputs
-    return inside, base.batches * knobs.padded_out(detail) * prod(axis.out for axis in base.axes)

@@ -1,7 +1,8 @@
 """Writes convolutions as vendor calls in half precision, with a kernel before and one behind.
 
-A labelled candidate: `--purity triton` does not see it. vendor.py has what is computed, kernels.py
-and launcher.py the text, tuning.py the knobs and times.
+A labelled candidate: `--purity triton` does not see it. finding.py and tails.py read a graph;
+vendor.py has what is computed; kernels.py, moments.py and phases.py the kernels; launcher.py what
+launches them, with staging.py, behind.py and chains.py; tuning.py the knobs and times.
 """
 
 from collections.abc import Sequence
@@ -12,9 +13,11 @@ from kmem.problem.graph import OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device, Purity
 
-from .launcher import emit_vendor, read_knobs
+from .finding import find_vendor_convolutions
+from .launcher import emit_vendor
+from .settings import read_knobs
 from .tuning import ROLES, vendor_cost_ms, vendor_space
-from .vendor import Found, find_vendor_convolutions
+from .vendor import Found
 
 
 class VendorHalfConv(Recipe):
@@ -48,7 +51,7 @@ def _site(graph: OpGraph, found: Found) -> Site:
         (Operand(found.result, spec),),
         detail,
         sum(operand.spec.bytes for operand in inputs) + spec.bytes,
-        detail.flops,
+        sum(link.flops for link in detail.links),
         ("library",),
     )
 

@@ -4,11 +4,15 @@ Figures: one NVIDIA H200, torch 2.11, Triton 3.6, 2026-11-23, copies at 4.27 TB/
 781 (fp16), 423 (TF32) and 51 (fp32) TFLOP/s; tests/test_convolution_costs.py has what was measured.
 """
 
+from math import prod
+
 from kmem.codegen.rates import ceiling
 from kmem.recipes import ACCURACY, Role, Settings, Space
 from kmem.records import DTYPE_BYTES, Device
 
-from .launcher import EXACT, VendorSettings, finish_tile, read_knobs, staged_elements
+from .behind import finish_tile
+from .phases import count_phases, has_phases, phase_places, phase_taps
+from .settings import EXACT, VendorSettings, read_knobs, staged_elements
 from .vendor import VendorConv, spare_outputs
 
 #: Share of the ceiling that cuDNN reaches channels-last with 32 channels and more: 664 to 723
@@ -24,6 +28,8 @@ FILLING = 1.1
 #: TB/s, 1D 3.4), staging (4.1 to 4.3), and finishing where rows begin at whole sectors (3.9 to 4).
 LIBRARY_BANDWIDTH, STAGE_BANDWIDTH = 0.8, 0.98
 FINISH_BANDWIDTH = 0.965
+#: Statistics read half precision alone, with several operations for each. A guess.
+STATISTICS_BANDWIDTH = 0.8
 #: Where they do not, a tile's row touches one line more: 3.1 TB/s with 64 positions and 3.6 with
 #: 128. Stores narrower than 16 bytes cost more: 2.7 with rows at 8 bytes and 64 positions.
 SECTOR_BYTES, LINE_BYTES = 32, 128
@@ -50,27 +56,32 @@ ROLES = {
     "warps": (Role("warps"),),
     "order": (Role("grouping", (("forward",), ("backward",))),),
     "hint": (Role("eviction", (("keep",), ("stream",))),),
+    "transposed": (Role("layout", (("strided",), ("phases",))),),
 }
 
 
 def vendor_space(detail: VendorConv) -> Space:
-    """The knobs of a site."""
+    """The knobs of a site, which all convolutions of a chain share."""
     is_single = detail.base.dtype == "float32"
+    widest = max(link.base.group_out for link in detail.links)
     return Space(
         {
             "algorithm": ("measured", "guessed"),
-            "vector": (8, 4) if detail.base.group_in <= 4 else (8,),
+            "vector": (8, 4) if detail.links[0].base.group_in <= 4 else (8,),
             "stage": (4096, 8192, 2048),
-            "channels": (64, 32, 128) if detail.base.group_out > 64 else (64, 32),
+            "channels": (64, 32, 128) if widest > 64 else (64, 32),
             "finish": (8192, 4096, 16384),
             "warps": (8, 4, 16),
             "order": ("backward", "forward"),
             "hint": ("keep", "stream"),
+            "transposed": ("phases", "strided")
+            if any(map(has_phases, detail.links))
+            else ("strided",),
             ACCURACY: (0, 1, EXACT) if is_single else (0,),
         },
         # more values of a thread spill in chains such as mish twice
         lambda settings: _is_legal(read_knobs(settings)),
-        {"order": "forward", "hint": "keep"},
+        {"order": "forward", "hint": "keep", "transposed": "strided"},
     )
 
 
@@ -79,37 +90,59 @@ def _is_legal(knobs: VendorSettings) -> bool:
 
 
 def vendor_cost_ms(detail: VendorConv, settings: Settings, device: Device) -> float:
-    """Time of staging, of the library's kernel, and of what follows, one after the other."""
+    """Time of every kernel of a chain, one after the other."""
     knobs = read_knobs(settings)
+    return sum(_link_ms(link, knobs, device, is_last=link is detail) for link in detail.links)
+
+
+def _link_ms(detail: VendorConv, knobs: VendorSettings, device: Device, *, is_last: bool) -> float:
+    """Time of staging, of the library's kernel, and of what follows if the result is returned.
+
+    What stages another's result reads what the library made of that.
+    """
     base = detail.base
-    is_half = knobs.is_scaled(detail) or base.dtype != "float32"
-    between = 2 if is_half else DTYPE_BYTES[base.dtype]
+    between = _size_between(detail, knobs)
     size = DTYPE_BYTES[base.dtype]
     staged, made = (elements * between for elements in staged_elements(detail, knobs))
     bandwidth = device.dram_bytes_per_s
-    read = base.images * base.channels_in * base.inputs * size
-    stage_s = (read * (1 + len(detail.prologue_steps)) + staged) / (STAGE_BANDWIDTH * bandwidth)
+    read = base.images * base.channels_in * base.inputs * size * (1 + len(detail.prologue_steps))
+    if detail.before is not None:
+        read = staged_elements(detail.before, knobs)[1] * between
+    stage_s = (read + staged) / (STAGE_BANDWIDTH * bandwidth)
     library_s = _product_s(detail, knobs, device)
     library_s = max(library_s, (staged + made) / (LIBRARY_BANDWIDTH * bandwidth))
     if knobs.algorithm == "measured":
         library_s *= MEASURED_GAIN
     if any(map(spare_outputs, base.axes)) and not detail.is_transposed:
         stage_s += 2.0 * made / bandwidth  # what is wanted of the library's result is copied
-    seconds = stage_s + library_s + _finish_s(detail, knobs, made, device)
+    seconds = stage_s + library_s
+    launches = 2
+    if is_last and not detail.is_summed:
+        seconds += _finish_s(detail, knobs, made, device)
+        launches += 1
+    if detail.statistics is not None:
+        launches += 2
+        seconds += made / (STATISTICS_BANDWIDTH * bandwidth)
     if knobs.order == "backward":
         left = LEFT_IN_L2 * device.l2_bytes
         seconds -= (min(left, staged / 2) + min(left, made / 2)) / bandwidth
     # higher rungs have one launch less, which must not make them look cheaper
     is_single = base.dtype == "float32"
     restaging_ms = RESTAGE_MS + RESTAGE_IMAGE_MS * base.images + device.launch_ms
-    return 1e3 * seconds + (restaging_ms if is_single else 0.0) + 3 * device.launch_ms
+    return 1e3 * seconds + (restaging_ms if is_single else 0.0) + launches * device.launch_ms
+
+
+def _size_between(detail: VendorConv, knobs: VendorSettings) -> int:
+    """Bytes of an element that the library reads or makes."""
+    is_half = knobs.is_scaled(detail) or detail.base.dtype != "float32"
+    return 2 if is_half else DTYPE_BYTES[detail.base.dtype]
 
 
 def _finish_s(detail: VendorConv, knobs: VendorSettings, made: int, device: Device) -> float:
     """Time of the kernel behind, which reads `made` bytes."""
     base = detail.base
     size = DTYPE_BYTES[base.dtype]
-    written = base.images * base.channels_out * base.positions * size
+    written = detail.result_spec.numel * size
     extra = sum(written for steps in base.operand_steps if 0 not in steps[2:])
     channel, position = detail.result[1:]
     block_c, block_p = finish_tile(detail, knobs)
@@ -133,7 +166,9 @@ def _product_s(detail: VendorConv, knobs: VendorSettings, device: Device) -> flo
     is_exact = knobs.accuracy == EXACT or base.is_eager_exact
     half = "tf32" if knobs.accuracy else _UNITS[base.dtype]
     unit = "fp32" if is_exact else half
+    is_phased = knobs.is_phased(detail)
     is_spread = detail.is_transposed and any(axis.stride > 1 for axis in base.axes)
+    is_spread = is_spread and not is_phased
     if is_exact:
         share = SHARE_OF_FP32_TRANSPOSED if is_spread else SHARE_OF_FP32
     elif is_spread:
@@ -141,6 +176,10 @@ def _product_s(detail: VendorConv, knobs: VendorSettings, device: Device) -> flo
     else:
         share = SHARE_IN_DEPTH if base.axes[0].kernel > 1 else SHARE_OF_CEILING
     padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
-    share *= min(1.0, padded_in / WIDE_CHANNELS) ** FILLING * min(1.0, padded_out / WIDE_OUTPUTS)
+    outputs = padded_out * (count_phases(detail) if is_phased else 1)
+    share *= min(1.0, padded_in / WIDE_CHANNELS) ** FILLING * min(1.0, outputs / WIDE_OUTPUTS)
     flops = detail.flops * padded_in / base.group_in * padded_out / base.group_out
+    if is_phased:
+        flops = 2.0 * base.images * prod(phase_places(detail)) * prod(phase_taps(detail))
+        flops *= padded_in * outputs
     return flops / (ceiling(device, unit) * share)

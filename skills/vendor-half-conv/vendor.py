@@ -1,30 +1,16 @@
 """Convolutions as a vendor's library takes them, transposed ones too, with what is around them.
 
-Plain records read from a graph, no text: kernels.py has the kernels, launcher.py what launches
-them, tuning.py the knobs and times.
+Plain records: finding.py reads them from a graph, tails.py what follows beyond element by element.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, log2, prod
 
-from kmem.codegen.convolution import (
-    Convolution,
-    convolution_tensors,
-    epilogue_steps,
-    expects_exact_eager,
-    padding_before,
-    single_step,
-)
-from kmem.codegen.epilogue import MAX_OPERANDS, Bias, Epilogue, grow_epilogue, write_epilogue
-from kmem.codegen.pointwise import write_pointwise
-from kmem.codegen.windows import WindowAxis, make_axes
-from kmem.problem.dtypes import FLOATS
-from kmem.problem.graph import Node, OpGraph
-from kmem.problem.operators import row
-from kmem.problem.operators.table import find_operator
-from kmem.problem.sizes import ceil_div, per_axis
-from kmem.records import Precision, TensorSpec
+from kmem.codegen.convolution import Convolution, single_step
+from kmem.codegen.epilogue import Epilogue
+from kmem.codegen.windows import WindowAxis
+from kmem.problem.sizes import ceil_div
+from kmem.records import TensorSpec
 
 MAX_OFFSET = 2**31 - 1
 #: Binades of a finite fp16 above 1. A staged image lies below 2**b, the magnitudes of a row of
@@ -40,13 +26,34 @@ LARGEST_AS_IT_IS, SLACK = 4, 5
 
 
 @dataclass(frozen=True, slots=True)
+class Statistics:
+    """What is summed over the positions of an image after a convolution.
+
+    A norm takes mean and deviation of `channels` channels of an image, or (`over_images`) of all;
+    else the result is `factor` times the sum of so many channels. `before` is done first, on each
+    tile. `parameters` are graph values, of the `roles`: "weight", "bias", "running_mean" and
+    "running_var"; the latter move by `momentum`.
+    """
+
+    before: Epilogue
+    channels: int
+    is_norm: bool
+    factor: float = 1.0
+    over_images: bool = False
+    eps: float = 0.0
+    momentum: float = 0.0
+    roles: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class VendorConv:
     """One convolution and what is done element by element before and after it.
 
     `base` has sizes, window and epilogue; the axes of a transposed one hold the call's own numbers,
-    and `output_padding` is its. Steps are in elements, along images, channels and positions:
-    `source` of what is read, `result` of what is made. `prologue_steps` are as a `Convolution`'s
-    `operand_steps`.
+    and `output_padding` is its. Where windows are pooled the axes stay those of the convolution.
+    Steps are in elements, along images, channels and positions: `source` of what is read, `result`
+    of what is made. `prologue_steps` are as a `Convolution`'s `operand_steps`.
     """
 
     base: Convolution
@@ -56,6 +63,22 @@ class VendorConv:
     output_padding: tuple[int, ...] = ()
     prologue: Epilogue = Epilogue()
     prologue_steps: tuple[tuple[int, int, int, int], ...] = ()
+    statistics: Statistics | None = None
+    before: "VendorConv | None" = None
+
+    @property
+    def links(self) -> "tuple[VendorConv, ...]":
+        """The convolutions of the chain that ends with this one."""
+        return (*(self.before.links if self.before is not None else ()), self)
+
+    @property
+    def is_norm(self) -> bool:
+        return self.statistics is not None and self.statistics.is_norm
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether nothing but sums over positions is returned."""
+        return self.statistics is not None and not self.statistics.is_norm
 
     @property
     def is_transposed(self) -> bool:
@@ -101,74 +124,10 @@ class Found:
     result: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """What is read in the place of a convolution's input, and what is made of it first."""
-
-    source: str
-    chain: Epilogue = Epilogue()
-    steps: tuple[tuple[int, int, int, int], ...] = ()
-
-
-def find_vendor_convolutions(graph: OpGraph, precision: Precision) -> list[Found]:
-    """Every convolution that the library can do in half precision as accurately as eager does it.
-
-    Its grouped ones of fp32 are exact in eager (see transposed-conv-phases), unless the contract
-    asks for TF32.
-    """
-    found: list[Found] = []
-    taken: set[str] = set()
-    for node in graph.nodes:
-        bare = None if node.name in taken else _read(graph, node, precision)
-        if bare is None:
-            continue
-        base = bare.base
-        if base.groups > 1 and base.dtype == "float32" and precision is not Precision.TF32:
-            continue
-        # what surrounds it may read something whose positions are no single axis
-        after = grow_epilogue(graph, node, taken)
-        before = _grow_prologue(graph, node, taken)
-        tries = ((before, after), ((), after), (before, ()), ((), ()))
-        options = (_assemble(graph, node, bare, *each) for each in tries)
-        whole = next((option for option in options if option is not None), None)
-        if whole is not None:
-            taken.update(whole.nodes)
-            found.append(whole)
-    return found
-
-
-def _read(graph: OpGraph, node: Node, precision: Precision) -> VendorConv | None:
-    """The convolution of a node by itself; None for other nodes, and for what is not covered."""
-    operator = find_operator(node.target)
-    if operator is None or not isinstance(operator.lowering, row.Convolution):
-        return None
-    rank, is_transposed = operator.lowering.rank, operator.lowering.is_transposed
-    call = operator.call(graph, node)
-    tensors = [graph.spec(name) for name in convolution_tensors(node).values()]
-    source, weight = tensors[:2]
-    result = node.spec
-    if len(source.shape) != rank + 2 or source.dtype not in FLOATS or result.numel == 0:
-        return None
-    if any(spec.dtype != source.dtype for spec in (*tensors, result)):
-        return None
-    (groups,) = per_axis(call["groups"], 1, 1)
-    if not weight.is_contiguous or groups == source.shape[1] > 1:  # depthwise
-        return None
-    stride, dilation = per_axis(call["stride"], rank, 1), per_axis(call["dilation"], rank, 1)
-    before = padding_before(call, weight.shape[2:], dilation)
-    axes = make_axes(source.shape[2:], result.shape[2:], weight.shape[2:], stride, before, dilation)
-    more = per_axis(call["output_padding"], rank, 0) if is_transposed else ()
-    if not is_transposed and any(spare_outputs(axis) is None for axis in axes):
-        return None
-    base = Convolution(
-        axes, source.dtype, source.shape[0], source.shape[1], result.shape[1], groups, result
-    )
-    steps = _steps(source), _steps(result)
-    if any(step is None for step in steps):
-        return None
-    if not is_transposed:
-        base = replace(base, is_eager_exact=expects_exact_eager(base, precision))
-    return VendorConv(base, *steps, result, (0,) * (rank == 1 and is_transposed) + more)
+def whole_windows(detail: VendorConv, window: tuple[int, ...]) -> tuple[int, ...]:
+    """Positions along each axis that lie in whole windows of a convolution's result."""
+    axes = zip(detail.base.axes, window, strict=True)
+    return tuple(axis.out // size * size for axis, size in axes)
 
 
 def spare_outputs(axis: WindowAxis) -> int | None:
@@ -183,7 +142,7 @@ def spare_outputs(axis: WindowAxis) -> int | None:
     return behind - axis.padding if axis.stride == 1 and behind > axis.padding else None
 
 
-def _steps(spec: TensorSpec) -> tuple[int, int, int] | None:
+def steps_of(spec: TensorSpec) -> tuple[int, int, int] | None:
     """Steps along images, channels and positions; None where positions are no single axis."""
     step = single_step(spec.stride[2:], spec.shape[2:])
     if step is None or step < 0:
@@ -193,87 +152,3 @@ def _steps(spec: TensorSpec) -> tuple[int, int, int] | None:
     # half precision has up to 8 channels where there is one
     is_far = max(reach, 8 * ceil_div(spec.shape[1], 8) * positions) > MAX_OFFSET
     return None if is_far else (spec.stride[0], spec.stride[1], step)
-
-
-def _grow_prologue(graph: OpGraph, node: Node, taken: set[str]) -> tuple[Node, ...]:
-    """The pointwise nodes before a convolution of which it alone reads the last.
-
-    In graph order; each has the shape of what is convolved.
-    """
-    first = convolution_tensors(node)["input"]
-    shape, dtype = graph.spec(first).shape, graph.spec(first).dtype
-    members: dict[str, Node] = {}
-    waiting = [first]
-    while waiting:
-        name = waiting.pop()
-        producer = graph.node(name)
-        if producer is None or name in members or name in taken or name in graph.outputs:
-            continue
-        readers = {user.name for user in graph.users(name)}
-        is_alike = producer.output is not None and not isinstance(producer.output, tuple)
-        if (
-            is_alike
-            and readers <= {node.name, *members}
-            and (producer.spec.shape, producer.spec.dtype) == (shape, dtype)
-            and write_pointwise(graph, producer, str) is not None
-        ):
-            members[name] = producer
-            waiting.extend(producer.refs())
-    return tuple(sorted(members.values(), key=lambda member: graph.place(member.name)))
-
-
-def _assemble(
-    graph: OpGraph, node: Node, bare: VendorConv, before: Sequence[Node], after: Sequence[Node]
-) -> Found | None:
-    """A convolution with these nodes around it; None if they do not go together."""
-    tensors = convolution_tensors(node)
-    bias = tensors.get("bias")
-    added = None if bias is None else Bias(bias)
-    epilogue = write_epilogue(graph, node, added, None, after)
-    steps = None if epilogue is None else epilogue_steps(graph, bare.base, epilogue, bias, after)
-    last = after[-1] if after else node
-    result = _steps(last.spec)
-    opened = _open_prologue(graph, tensors["input"], bare, before)
-    if epilogue is None or steps is None or result is None or opened is None:
-        return None
-    detail = replace(
-        bare,
-        base=replace(bare.base, epilogue=epilogue, operand_steps=steps),
-        source=_steps(graph.spec(opened.source)) or bare.source,
-        result=result,
-        result_spec=last.spec,
-        prologue=opened.chain,
-        prologue_steps=opened.steps,
-    )
-    inputs = (opened.source, tensors["weight"], *epilogue.operands, *opened.chain.operands)
-    nodes = (*(member.name for member in before), node.name, *(member.name for member in after))
-    return Found(detail, node.name, nodes, inputs, last.name)
-
-
-def _open_prologue(
-    graph: OpGraph, given: str, bare: VendorConv, before: Sequence[Node]
-) -> _Opening | None:
-    """What is read in the place of a convolution's input, and what is made of it."""
-    if not before:
-        return _Opening(given)
-    shape = graph.spec(given).shape
-    inside = {member.name for member in before}
-    outside = dict.fromkeys(name for member in before for name in member.refs())
-    whole = [
-        name
-        for name in outside
-        if name not in inside
-        and graph.spec(name).shape == shape
-        and graph.spec(name).dtype in FLOATS
-        and _steps(graph.spec(name)) is not None
-    ]
-    if not whole or len(outside.keys() - inside) > MAX_OPERANDS:
-        return None
-    # written as what follows a product, on a tile of the value that is read first
-    start = Node(whole[0], "", (), {}, graph.spec(whole[0]))
-    prologue = write_epilogue(graph, start, None, None, before)
-    if prologue is None:
-        return None
-    seen_as_output = replace(bare.base, channels_out=bare.base.channels_in, out=graph.spec(given))
-    steps = epilogue_steps(graph, seen_as_output, prologue, None, before)
-    return None if steps is None else _Opening(whole[0], prologue, steps)
