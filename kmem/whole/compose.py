@@ -18,6 +18,7 @@ from kmem.problem.operators.table import find_operator
 from kmem.run.directory import RunDirectory
 from kmem.whole.capture import Captured, Segment
 from kmem.whole.cut import Piece
+from kmem.whole.drawing import is_random
 from kmem.whole.pieces import PieceGroup
 from kmem.whole.tidying import changes_what_it_reads
 from kmem.whole.write_piece import python_name, renamed
@@ -206,7 +207,9 @@ def _needed(graph: OpGraph, steps: Sequence[tuple[_Step, Node | None]]) -> list[
     made_by_piece = {value for (_, _, made), node in steps if node is None for value in made}
     for step, node in reversed(steps):
         read, made = step[1:]
-        is_effect = node is not None and (changes_what_it_reads(node) or not made)
+        is_effect = node is not None and (
+            changes_what_it_reads(node) or is_random(node) or not made
+        )
         is_double = node is not None and bool(set(made) & made_by_piece)
         if (wanted & set(made) or is_effect) and not is_double:
             live.append(step)

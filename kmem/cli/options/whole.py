@@ -57,7 +57,8 @@ class PieceOptions:
         type=click.FloatRange(min=0, min_open=True),
         default=3.0,
         show_default=True,
-        help="Most minutes for one piece; --minutes are those of the whole, by default 30.",
+        help="Most minutes for one piece; --minutes are those of all pieces, by default 30. Before "
+        "them up to 4 go to the model's baselines, on a GPU.",
     )
     least_gain: float = option(
         "--least-gain",
