@@ -159,6 +159,40 @@ def get_inputs():
 """,
         "",
     ),
+    "draws_in_training": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into = torch.nn.Linear(16, 32)
+        self.drop = torch.nn.Dropout(0.5)
+        self.out = torch.nn.Linear(32, 8)
+    def forward(self, x):
+        return self.out(self.drop(torch.relu(self.into(x))))
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
+    "stops": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 16)
+        self.scale = torch.nn.Parameter(torch.ones(16))
+    def forward(self, x):
+        y = torch.tanh(self.layer(x))
+        with torch.no_grad():
+            z = torch.sigmoid(y)
+        return torch.exp(y * self.scale) * z
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
     "strides": (
         """
 import torch

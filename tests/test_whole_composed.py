@@ -66,7 +66,9 @@ class ModelNew(Model):
 WRONG = RIGHT.replace("forward(*inputs)", "forward(*inputs) * 1.05")
 
 
-def composed_of(text: str, directory: Path, kernel: str = RIGHT) -> Composed:
+def composed_of(
+    text: str, directory: Path, kernel: str = RIGHT, *, backward: bool = False
+) -> Composed:
     """Every piece of a model replaced by a kernel that ends in such a class."""
     source = read_source(text)
     captured = capture(source)
@@ -78,7 +80,7 @@ def composed_of(text: str, directory: Path, kernel: str = RIGHT) -> Composed:
     for group, place in zip(groups, files, strict=True):
         init = execute_problem(load_problem(place)).get_init_inputs()
         kernels[group.name] = (place.read_text(encoding="utf-8") + kernel, init)
-    write_composed(directory / "composed", captured, kernels, groups)
+    write_composed(directory / "composed", captured, kernels, groups, backward=backward)
     found = kmem.load(directory / "composed")
     assert isinstance(found, Composed)
     return found
@@ -133,7 +135,7 @@ def test_a_call_that_the_graph_was_not_made_for_runs_the_model(tmp_path: Path) -
     with bind(model, composed_of(text, tmp_path)) as handle:
         (forward,) = handle.forwards
         model(x).sum().backward()
-        assert forward.reason == "gradients are recorded, and kernels have no backward"
+        assert forward.reason.startswith("gradients are recorded, for which it was not made")
         assert model.head.weight.grad is not None
         with torch.no_grad():
             assert model(x[:3]).shape == (3, 10)
@@ -195,6 +197,45 @@ def test_the_whole_is_held_to_float64(name: str, kernel: str, reason: str, tmp_p
     assert proof.how == ("" if "by_value" in name else "kernels in the interpreter")
     assert proof.passed is not bool(reason) and reason in proof.reason
     assert proof.error > 0 or reason
+
+
+#: Right, but without a backward, as kernels are.
+DETACHED = RIGHT.replace("forward(*inputs)", "forward(*[x.detach() for x in inputs]).detach()")
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "reason"),
+    [
+        ("casts", DETACHED, ""),
+        ("dictionaries", RIGHT, ""),  # tied weights
+        ("norms", RIGHT, ""),  # buffers are written in the forward
+        ("draws_in_training", RIGHT, ""),
+        ("stops", RIGHT, "of the traced graph is not the model's"),
+    ],
+)
+def test_gradients_are_held_to_float64(name: str, kernel: str, reason: str, tmp_path: Path) -> None:
+    text = model_named(name, tmp_path)
+    composed = composed_of(text, tmp_path, kernel, backward=True)
+    question = Question(text, (), None, "match", str(composed.directory), 1, False, backward=True)
+    proof = find_proof(question)
+    assert proof.passed is not bool(reason) and reason in proof.reason
+    torch.manual_seed(2)
+    ours, other = (build_real(read_source(text)) for _ in range(2))
+    other.module.load_state_dict(ours.module.state_dict())
+    steps = []
+    with bind(ours.module, composed) as handle:
+        for built in (ours, other):
+            torch.manual_seed(5)
+            found = built.module(*ours.args, **ours.kwargs)
+            sum(
+                each.float().sum() for each in pytree.tree_leaves(found) if each is not None
+            ).backward()
+            steps.append({k: v.grad for k, v in built.module.named_parameters()})
+        assert handle.forwards[0].served == 1
+    for key, gradient in steps[1].items():
+        assert (steps[0][key] is None) == (gradient is None) or reason
+        if gradient is not None and not reason:
+            torch.testing.assert_close(steps[0][key], gradient, rtol=2e-2, atol=1e-3)
 
 
 def state_of(directory: Path) -> ModelState:

@@ -114,7 +114,12 @@ def optimize(
 
 
 def _refuse_options_of_models(context: click.Context) -> None:
-    names = {"inputs": "--input", "piece_minutes": "--piece-minutes", "least_gain": "--least-gain"}
+    names = {
+        "inputs": "--input",
+        "piece_minutes": "--piece-minutes",
+        "least_gain": "--least-gain",
+        "backward": "--backward",
+    }
     for name, said in names.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{said} is for a model that is cut into pieces; add --pieces")

@@ -18,6 +18,7 @@ In the order in which a model passes:
 - write_piece.py: a piece as a problem file.
 - extract.py: the pieces as files, and told in a table.
 - compose.py: a model put together again, with kernels in the places of pieces.
+- recompute.py: a backward for kernels that have none.
 - binding.py: a composed model bound to a user's model, and taken away again.
 - clock.py: how fast a composed model is beside the model and other ways to run it.
 - oracle.py: what a model must compute, in float64 and as its graph was captured.

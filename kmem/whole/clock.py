@@ -18,6 +18,7 @@ from torch import nn
 from kmem.errors import first_line
 from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.whole.binding import Composed, ModelHandle, bind
+from kmem.whole.oracle import training_step
 from kmem.whole.source import Built
 
 Call = Callable[[], object]
@@ -43,12 +44,14 @@ class Wanted:
     """What is to be timed.
 
     `baselines` asks for every other way to run the model; `against` names ways that the composed
-    model is timed in pairs with, besides eager; `without` names pieces.
+    model is timed in pairs with, besides eager; `without` names pieces. With `backward` a call goes
+    on to the gradients of the parameters.
     """
 
     baselines: bool = False
     against: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    backward: bool = False
 
 
 class Clock:
@@ -99,13 +102,13 @@ def time_whole(
     built: Built, composed: Composed, wanted: Wanted, clock: Clock | None = None
 ) -> dict[str, Any]:
     """The times of a `Proof`, by its fields."""
-    return _Timing(built, composed, clock or Clock()).find(wanted)
+    return _Timing(built, composed, clock or Clock(), backward=wanted.backward).find(wanted)
 
 
 class _Timing:
     """One model, composed, on one clock: what was timed, and what could not be, by ways."""
 
-    def __init__(self, built: Built, composed: Composed, clock: Clock) -> None:
+    def __init__(self, built: Built, composed: Composed, clock: Clock, *, backward: bool) -> None:
         self.module, self.composed = built.module, composed
         self.clock = clock
         self.peaks: dict[str, int] = {}
@@ -115,7 +118,7 @@ class _Timing:
         def call() -> object:
             return built.module(*built.args, **built.kwargs)
 
-        self.call = call
+        self.call = training_step(built) if backward else call
 
     def find(self, wanted: Wanted) -> dict[str, Any]:
         eager_graph = self._noted(EAGER, self.call)

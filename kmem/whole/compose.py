@@ -37,12 +37,15 @@ def write_composed(
     captured: Captured,
     kernels: Mapping[str, tuple[str, Sequence[int]]],
     groups: Sequence[PieceGroup],
+    *,
+    backward: bool = False,
 ) -> Path:
     """Write the artefact.
 
     Args:
         kernels: by name of a piece, the text of its kernel's module and the constructor's numbers.
         groups: the pieces of the model; those without a kernel stay as they are.
+        backward: whether it may run where gradients are recorded.
 
     Returns: the directory.
     """
@@ -63,7 +66,7 @@ def write_composed(
         if not chosen:
             continue
         text.append("\n".join(_write_function(f"segment_{number}", segment, chosen)))
-        segments.append(_describe(number, segment, chosen, kernels))
+        segments.append({**_describe(number, segment, chosen, kernels), "backward": backward})
     place.write_text(GRAPH, "\n\n".join(text) + "\n")
     data = {"version": _VERSION, "model": captured.name, "segments": segments}
     place.write_text(MANIFEST, json.dumps(data, indent=1) + "\n")

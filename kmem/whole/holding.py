@@ -75,7 +75,13 @@ def _compose(model: OpenModel, state: ModelState) -> Path:
         place = model.root / "runs" / piece.name / "best_kernel.py"
         kernels[piece.name] = (place.read_text(encoding="utf-8"), piece.init)
     groups = list(model.groups.values())
-    return write_composed(model.root / "composed", model.captured, kernels, groups)
+    return write_composed(
+        model.root / "composed",
+        model.captured,
+        kernels,
+        groups,
+        backward=state.settings.backward,
+    )
 
 
 def _question(model: OpenModel, state: ModelState) -> Question:
@@ -88,6 +94,7 @@ def _question(model: OpenModel, state: ModelState) -> Question:
         str(_compose(model, state).resolve()),
         settings.piece.seed,
         time=model.present,
+        backward=settings.backward,
     )
 
 

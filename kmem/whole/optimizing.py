@@ -114,7 +114,10 @@ def _left_minutes(state: ModelState, spent_s: float) -> float:
 
 
 def _refuse_another_model(root: Path, known: ModelSettings, asked: ModelSettings) -> None:
-    ways = [(each.model, each.inputs, each.mode, each.piece.contract) for each in (known, asked)]
+    ways = [
+        (each.model, each.inputs, each.mode, each.backward, each.piece.contract)
+        for each in (known, asked)
+    ]
     if ways[0] != ways[1]:
         raise OutputError(
             f"{root} holds a run on {' '.join((known.model, *known.inputs))}; begin one on another "

@@ -2,7 +2,8 @@
 
 A model that was captured whole is computed by its graph, one that was cut by a copy in float64.
 What a forward leaves in buffers is held to the same as what it returns. Random numbers that the
-graph has drawn are those that the answer in float64 is computed with.
+graph has drawn are those that the answer in float64 is computed with. In training the gradients of
+parameters are results too, of outputs weighed by fixed numbers that every dtype holds exactly.
 """
 
 import copy
@@ -32,7 +33,7 @@ Held = tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]
 def keep_state(model: nn.Module) -> list[Held]:
     """What a forward might change, buffers that no state_dict has and tensors in attributes too."""
     return [
-        (place, name, value, value.clone())
+        (place, name, value, value.detach().clone())
         for module in model.modules()
         for place in (module._parameters, module._buffers, vars(module))
         for name, value in place.items()
@@ -42,10 +43,11 @@ def keep_state(model: nn.Module) -> list[Held]:
 
 def put_back(state: Sequence[Held]) -> None:
     """Have a module as it was when its state was kept."""
-    for place, name, value, before in state:
-        place[name] = value
-        if not torch.equal(value, before):  # what is expanded cannot be written
-            value.copy_(before)
+    with torch.no_grad():
+        for place, name, value, before in state:
+            place[name] = value
+            if not torch.equal(value, before):  # what is expanded cannot be written
+                value.copy_(before)
 
 
 def generators() -> list[torch.Tensor]:
@@ -95,13 +97,57 @@ def is_expanded(value: torch.Tensor) -> bool:
 
 
 def results_of(built: Built, captured: Captured, outputs: Any) -> Results:
-    """What a forward returned, and what is in the buffers after it."""
-    leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    """What a forward returned, and what is in the buffers after it; gradients if it recorded."""
+    leaves = _tensors(outputs)
     found = {f"output {number}": each.detach().clone() for number, each in enumerate(leaves)}
-    return found | {
+    found |= {
         f"buffer {each.target}": state_of(built.module, each).detach().clone()
         for each in _buffers(captured)
     }
+    if not torch.is_grad_enabled():
+        return found
+    return found | _gradients(leaves, dict(built.module.named_parameters()))
+
+
+def training_step(built: Built) -> Callable[[], object]:
+    """A call that goes forward and backward; nothing but the model computes in it."""
+    parameters = [each for each in built.module.parameters() if each.requires_grad]
+    first = _recorded(_tensors(built.module(*built.args, **built.kwargs)))
+    weights = [_weights(number, each) for number, each in enumerate(first)]
+
+    def step() -> object:
+        outputs = _recorded(_tensors(built.module(*built.args, **built.kwargs)))
+        return torch.autograd.grad(outputs, parameters, weights, allow_unused=True)
+
+    return step
+
+
+def _tensors(outputs: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+
+
+def _recorded(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [each for each in outputs if each.requires_grad]
+
+
+def _gradients(outputs: Sequence[torch.Tensor], parameters: Mapping[str, torch.Tensor]) -> Results:
+    recorded = _recorded(outputs)
+    wanted = {name: each for name, each in parameters.items() if each.requires_grad}
+    if not recorded or not wanted:
+        return {}
+    weights = [_weights(number, each) for number, each in enumerate(recorded)]
+    found = torch.autograd.grad(recorded, list(wanted.values()), weights, allow_unused=True)
+    return {
+        f"gradient of {name}": each.detach()
+        for name, each in zip(wanted, found, strict=True)
+        if each is not None
+    }
+
+
+def _weights(number: int, output: torch.Tensor) -> torch.Tensor:
+    """Eighths from -1 to 1, the same for every dtype and device."""
+    generator = torch.Generator().manual_seed(number)
+    return (torch.randint(-8, 9, output.shape, generator=generator) / 8).to(output)
 
 
 def _buffers(captured: Captured) -> list[Placeholder]:
@@ -153,7 +199,18 @@ def _evaluated(
     built: Built, captured: Captured, own: Callable[[object], object], **how: Any
 ) -> Results:
     segment = captured.segments[0]
-    given = {name: own(value) for name, value in given_values(segment.graph, built).items()}
+    names = {id(each): name for name, each in built.module.named_parameters()}
+    leaves: dict[str, torch.Tensor] = {}
+    given: dict[str, Any] = {}
+    for name, value in given_values(segment.graph, built).items():
+        known = names.get(id(value))  # what is tied is one parameter
+        if known is None:
+            given[name] = own(value)
+            continue
+        if known not in leaves:
+            copied_value: Any = own(value)
+            leaves[known] = copied_value.detach().requires_grad_(value.requires_grad)
+        given[name] = leaves[known]
     found = evaluate_graph(segment.graph, given, **how)
     outputs = [
         found[leaf]
@@ -161,7 +218,10 @@ def _evaluated(
         if not isinstance(leaf, tuple) and isinstance(found[leaf], torch.Tensor)
     ]
     results: dict[str, Any] = {f"output {number}": each for number, each in enumerate(outputs)}
-    return results | {f"buffer {each.target}": given[each.name] for each in _buffers(captured)}
+    results |= {f"buffer {each.target}": given[each.name] for each in _buffers(captured)}
+    if torch.is_grad_enabled():
+        results |= _gradients(outputs, leaves)
+    return {name: each.detach() for name, each in results.items()}
 
 
 def _wide(value: object) -> object:

@@ -63,6 +63,7 @@ class Question:
     against: tuple[str, ...] = ()  # ways that the composed model is timed in pairs with
     without: tuple[str, ...] = ()  # pieces that it is timed with and without
     draws: int = 3  # of inputs that the whole is compared on
+    backward: bool = False  # gradients of parameters too
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def find_proof(question: Question) -> Proof:
     if composed is None:
         return Proof(False, "", f"{question.directory} holds no composed model")
     torch.manual_seed(question.seed)
-    with torch.no_grad():
+    with torch.set_grad_enabled(question.backward):
         built = build_real(source, precision, device)
         kind, how = _how(captured, device)
         error = eager_error = 0.0
@@ -155,7 +156,9 @@ def find_proof(question: Question) -> Proof:
                 return Proof(False, how, found[2], error, eager_error)
         times: dict[str, Any] = {}
         if question.time and device == "cuda":
-            wanted = Wanted(question.baselines, question.against, question.without)
+            wanted = Wanted(
+                question.baselines, question.against, question.without, question.backward
+            )
             times = time_whole(built, composed, wanted)
     return Proof(True, how, "", error, eager_error, **times)
 

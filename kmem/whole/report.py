@@ -30,6 +30,11 @@ def _report(state: ModelState) -> Iterator[str]:
             f"It stopped because {state.finished}."
         )
         yield f"\n## The whole\n\n{_proof(proof)}"
+        if state.settings.backward:
+            yield (
+                "\nForward and backward; kernels have no backward of their own, so what they "
+                "replace is computed again under autograd."
+            )
     yield "\n## Saved time\n\n```"
     yield from _waterfall(state)
     yield "```\n\n## Pieces\n"

@@ -64,6 +64,7 @@ class ModelSettings:
     piece: RunSettings
     least_gain: float = 0.01  # share of the model's time below which no piece is tried
     compile: bool = True  # time the model's compiled forms beside it
+    backward: bool = False  # prove and time gradients too
 
 
 @dataclass(frozen=True, slots=True)

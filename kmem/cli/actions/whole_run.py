@@ -54,6 +54,7 @@ def run_model(
         told,
         pieces.least_gain,
         compile="compile" in options.budget.baselines,
+        backward=pieces.backward,
     )
     _carry_out(settings, registry, as_json=as_json)
 

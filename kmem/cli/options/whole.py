@@ -67,6 +67,12 @@ class PieceOptions:
         show_default=True,
         help="Share of the model's time that a piece must promise to save to be tried.",
     )
+    backward: bool = option(
+        "--backward",
+        is_flag=True,
+        help="For training: a forward and backward is what is proved and timed. Kernels have no "
+        "backward of their own: what they replace is computed again under autograd.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
