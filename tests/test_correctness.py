@@ -1,5 +1,6 @@
 """Errors against the oracle, the accuracy contract, and the input families, by small cases."""
 
+import copy
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -151,6 +152,15 @@ def test_a_candidate_may_err_at_most_twice_what_eager_does() -> None:
     assert not is_within(Difference(2.1e-4, 2e-4), eager, 1e-6)
     assert not is_within(Difference(1e-4, 5e-4), eager, 1e-6)
     assert not is_within(Difference(0.0, 0.0, "misplaced"), eager, 1e-6)
+
+
+def test_noise_may_be_larger_than_the_noise_of_eager_and_an_error_may_not() -> None:
+    noise = Difference(5.7e8, 5.9e8)  # the mean of a normalised group, which is zero
+    assert is_within(Difference(1.3e9, 1.1e9), noise, 1e-6)
+    assert is_within(Difference(4.5e9, 9.4e9), noise, 1e-6)
+    assert not is_within(Difference(4.6e9, 1.1e9), noise, 1e-6)
+    assert not is_within(Difference(1.3e9, 9.5e9), noise, 1e-6)
+    assert not is_within(Difference(2.0, 0.9), Difference(0.9, 0.9), 1e-6)
 
 
 def test_tf32_operands_stay_outside_an_fp32_contract() -> None:
@@ -580,6 +590,27 @@ def test_a_module_remembers_if_an_answer_depends_on_earlier_calls(
     )
     reference.expect(reference.inputs.values, 3)
     assert reference.remembers is remembers
+
+
+def test_buffers_after_several_forwards_are_held_to_float64_and_not_to_eager_alone(
+    tmp_path: Path,
+) -> None:
+    source = (Path(__file__).parent / "corpus" / "problems" / "batch_norm_train.py").read_text()
+    placement = Placement(torch.device("cpu"), tmp_path, ipc=False)
+    reference = Reference(
+        Problem("p", "p.py", source), Workload("full"), Contract(), placement, seed=1
+    )
+    reference.expect(reference.inputs.values, 3)
+    answer = reference.answer_after(3, 4)
+    right = copy.deepcopy(reference.module.model).double()
+    for _ in range(4):
+        right(*(value.double() for value in reference.inputs.values))
+    assert set(answer.oracle_state) == set(answer.eager_state) != set()
+    for name, value in right.named_buffers():
+        torch.testing.assert_close(answer.oracle_state[name], value, rtol=1e-14, atol=0)
+    assert not torch.equal(
+        answer.oracle_state["norm.running_mean"], answer.eager_state["norm.running_mean"].double()
+    )
 
 
 @pytest.mark.parametrize(

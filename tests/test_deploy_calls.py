@@ -111,6 +111,15 @@ def test_an_operator_is_registered_only_where_a_tracer_asks_for_it(tmp_path: Pat
     ]
 
 
+def test_a_problem_whose_name_begins_with_a_digit_has_an_operator_too(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run", kernel=KERNEL + "\n# numbered\n")
+    entries = entries_of([replace(run, outcome=replace(run.outcome, problem="36_RMSNorm_"))])
+    norm, x = Norm().eval(), torch.randn(6, 64)
+    with torch.no_grad(), patch.apply(norm, entries):
+        graph = make_fx(norm)(x)
+    assert "kmem.problem_36_rmsnorm_" in graph.code
+
+
 def forward_that_tries(norm: Norm) -> Norm:
     """A norm that makes other calls first, and goes on where those are refused."""
 

@@ -90,6 +90,20 @@ def test_a_file_from_before_the_first_release_is_named_with_its_remedy_and_left_
     assert [file.name for file in tmp_path.iterdir() if "old" in file.name] == ["old.db"]
 
 
+def test_a_file_with_the_tables_of_another_commit_before_the_first_release_is_refused(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "kmem.db"
+    Memory(path).close()
+    Memory(path).close()  # this commit's own is opened again
+    database = Database(path)
+    database.execute("pragma user_version = 7")
+    database.conn.commit()
+    database.close()
+    with pytest.raises(MemoryStoreError, match="has the format of before the first release"):
+        Memory(path)
+
+
 def test_a_later_migration_keeps_the_rows_and_an_older_kmem_refuses_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def refuse(
     made = screening.Screening(examiner, None, None)
     verdicts = {}
     for source, time_ms in sorted(times_ms.items(), key=lambda pair: pair[1]):
-        entrant = SimpleNamespace(errors=[], worker=SimpleNamespace(alive=True))
+        entrant = SimpleNamespace(errors=[], reference="r", worker=SimpleNamespace(alive=True))
         found = made.refuse_as_best(Kernel(source), entrant, timing(time_ms))
         verdicts[source] = found is not None
     return verdicts, examiner.asked
@@ -90,7 +90,7 @@ def test_what_is_verified_next_is_refused_at_the_small_size_already(judge: Judge
     judge._resources.reference = {"small": judge._resources.reference("small")}.__getitem__
     passed: dict[str, bool] = {}
     for source in (LIBRARY.replace("aten.relu.default", "aten.abs.default"), LIBRARY):
-        entrant = SimpleNamespace(errors=[], worker=judge._workers.take())
+        entrant = SimpleNamespace(errors=[], reference="r", worker=judge._workers.take())
         found = made.refuse_as_best(Kernel(source), entrant, timing(1.0), verified_next=True)
         passed[source] = found is None
         assert found is None or found.status is Status.WRONG_VALUES
@@ -196,6 +196,30 @@ def test_kernels_of_recipes_share_a_worker_until_one_ends_it(
     # the race finds the first two loaded again, where the next of recipes is; a model's stays alone
     assert set(pids[0]) == set(pids[2]) == set(pids[4]) == {examined_in[4]}
     assert set(pids[5]) == {examined_in[5]}
+
+
+@pytest.mark.slow
+def test_after_the_fastest_is_refused_the_next_is_loaded_again_and_judged_for_itself(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sample(entrant: LoadedModule, batch: Batch, clock: ClockSettings) -> SimpleNamespace:
+        number = next(n for n, each in enumerate(kernels) if entrant.key.startswith(each.hash[:16]))
+        return SimpleNamespace(event_ms=[1.0 + number] * batch.count)
+
+    monkeypatch.setattr(screening, "sample_times", sample)
+    made = as_on_a_gpu(judge)
+    # right for what a screening shows, and for nothing large
+    cut = LIBRARY.replace("x, self.scale)", "x.clamp(-1e3, 1e3), self.scale)")
+    kernels = [Kernel(f"{text}\n# {n}\n") for n, text in enumerate((cut, LIBRARY, cut))]
+    contest, verdicts = made.open_race(kernels, lambda: False), {}
+    for index, kernel in enumerate(kernels):
+        outcome = made.examine(kernel, in_common=True)
+        assert not isinstance(outcome, Measurement), outcome.log
+        contest.enter(index, outcome, verdicts.__setitem__)
+    contest.finish(verdicts.__setitem__)
+    # the last is slower than one that holds, and is not asked
+    statuses = [verdicts[index].status for index in range(3)]
+    assert statuses == [Status.WRONG_VALUES, Status.PASSED, Status.PASSED], verdicts[1].log
 
 
 LEAVES = """

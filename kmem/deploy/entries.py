@@ -47,6 +47,8 @@ def draft_entries(results: Sequence[Result]) -> list[Draft]:
     drafts: list[Draft] = []
     for result in results:
         wanted = re.sub(r"\W+", "_", result.outcome.problem).strip("_").lower() or "kernel"
+        if wanted[0].isdigit():  # operators, modules and layers are called after it
+            wanted = f"problem_{wanted}"
         taken = {each.data["name"] for each in drafts}
         numbered = (f"{wanted}_{number}" for number in range(2, len(results) + 2))
         name = (

@@ -124,8 +124,8 @@ class Screening:
         """The refusal of a kernel that would be the best so far; None if it holds or is slower."""
         if timing.latency_ms >= self._best_ms:
             return None
-        is_loaded = entrant.worker.alive
-        if not is_loaded:
+        is_loaded = entrant.worker.alive and entrant.reference is not None
+        if not entrant.worker.alive:
             entrant.worker = self._resources.workers.take()
 
         def step(examination: Examination) -> None:
@@ -277,4 +277,6 @@ class Contest:
         for name, samples in raced.items():
             self._timed[int(name)] = running[name], summarize_samples(samples)
         for index in self._ranked()[1:]:
-            self._screening.release(self._kernels[index], self._timed[index][0].worker)
+            entrant = self._timed[index][0]
+            self._screening.release(self._kernels[index], entrant.worker)
+            entrant.reference = None  # not loaded any more, though its worker may live on

@@ -19,7 +19,7 @@ from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
 from kmem.errors import MemoryStoreError
-from kmem.memory.migrations import APPLICATION_ID, UNRELEASED, migrations
+from kmem.memory.migrations import APPLICATION_ID, FORMAT, migrations
 
 Value: TypeAlias = "str | int | float | bytes | None"
 Row: TypeAlias = "dict[str, Value]"
@@ -76,14 +76,13 @@ def refuse_unreadable(db: Database, path: Path) -> None:
         return
     if db.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
         raise MemoryStoreError(f"Database {path} belongs to another program; {_ELSEWHERE}")
-    applied = {row.name for row in migrations.applied(db)}
-    if UNRELEASED in applied:
+    if db.execute("pragma user_version").fetchone()[0] != FORMAT:
         raise MemoryStoreError(
             f"Database {path} has the format of before the first release; "
             "export its outcomes with the kmem that wrote it (`kmem memory export`), "
             f"then move it away, or {_ELSEWHERE}"
         )
-    newer = applied - _names(migrations)
+    newer = {row.name for row in migrations.applied(db)} - _names(migrations)
     if newer:
         raise MemoryStoreError(
             f"Database {path} was written by a newer kmem ({', '.join(sorted(newer))}); "

@@ -12,7 +12,7 @@ need fewer operations than their definition says (a sum after a linear layer), i
 window touches, output bytes that are still in L2 when the last kernel ends.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kmem.problem.graph import Node, OpGraph, Placeholder
@@ -150,6 +150,14 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
 def node_costs_ms(graph: OpGraph, device: Device, contract: Contract) -> dict[str, float]:
     """By node, what `node_cost_ms` estimates of it."""
     return {node.name: node_cost_ms(graph, node, device, contract) for node in graph.nodes}
+
+
+def library_ms(
+    graph: OpGraph, written: Collection[str], device: Device, contract: Contract
+) -> float:
+    """What the library is predicted to take for the nodes that are not among the written ones."""
+    costs = node_costs_ms(graph, device, contract)
+    return sum(cost for name, cost in costs.items() if name not in written)
 
 
 def _is_free(operator: Operator, graph: OpGraph) -> bool:

@@ -33,7 +33,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """Accuracy on one input family: relative errors of the kernel and of eager.
+    """Accuracy on one input family or of one buffer: relative errors of the kernel and of eager.
 
     Errors are against the float64 oracle. `excess` is the error over its allowance, of the whole
     output or of its worst row; above 1 the kernel is refused. It is infinite where non-finite

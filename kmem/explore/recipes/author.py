@@ -27,7 +27,7 @@ from kmem.explore.recipes.cover import (
     smaller_options,
 )
 from kmem.explore.recipes.moving import Written, move_of, move_sites, open_move, propose_moves
-from kmem.explore.recipes.writing import library_ms, total_ms, write_kernel
+from kmem.explore.recipes.writing import left_over_ms, total_ms, write_kernel
 from kmem.interfaces import RECIPES, Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
@@ -170,7 +170,7 @@ class RecipeAuthor(Author):
             if assignment.rewrites.steps_of(attempt.candidate.kernel.choices) == form.steps
         ]
         measured = [*assignment.experience, *own_experience(like, graph)]
-        left_ms = library_ms(graph, cover, assignment.traced)
+        left_ms = left_over_ms(graph, cover, assignment.traced)
         calibrated = [calibrate_option(option, measured, graph) for option in cover]
         for proposed in _proposals(calibrated, assignment):
             settings = [

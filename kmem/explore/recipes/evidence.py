@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kmem.explore.recipes.calibration import setting_distances
-from kmem.problem.bound import node_cost_ms
+from kmem.problem.bound import library_ms
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe, Site, find_site
 from kmem.records import MeasuredKernel, SiteChoice
@@ -165,14 +165,10 @@ class MeasuredEstimates:
             recipe = self._recipes[choice.recipe]
             sites_ms += recipe.cost_ms(site, dict(choice.knobs), traced.device)
             covered |= set(site.nodes)
-        library_ms = sum(
-            node_cost_ms(traced.graph, node, traced.device, traced.contract)
-            for node in traced.graph.nodes
-            if node.name not in covered
-        )
         if not 0.0 < sites_ms < math.inf:
             return None
-        return _Parts(sites_ms, library_ms)
+        left_ms = library_ms(traced.graph, covered, traced.device, traced.contract)
+        return _Parts(sites_ms, left_ms)
 
     def _find_site(self, choice: SiteChoice, traced: TracedProblem) -> Site | None:
         """The site of a choice in a form of the problem, if its recipe still finds it."""

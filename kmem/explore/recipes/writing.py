@@ -8,7 +8,7 @@ from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
 from kmem.errors import RecipeError, foreign_code
 from kmem.explore.recipes.cover import SiteOption
 from kmem.interfaces import Assignment
-from kmem.problem.bound import node_costs_ms
+from kmem.problem.bound import library_ms
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Settings, find_site
@@ -23,11 +23,10 @@ def total_ms(cover: Sequence[SiteOption], settings: Sequence[Settings], device: 
     )
 
 
-def library_ms(graph: OpGraph, cover: Sequence[SiteOption], traced: TracedProblem) -> float:
+def left_over_ms(graph: OpGraph, cover: Sequence[SiteOption], traced: TracedProblem) -> float:
     """What the library is predicted to take for the nodes that a cover leaves to it, in ms."""
     written = {name for option in cover for name in option.site.nodes}
-    costs = node_costs_ms(graph, traced.device, traced.contract)
-    return sum(cost for name, cost in costs.items() if name not in written)
+    return library_ms(graph, written, traced.device, traced.contract)
 
 
 def write_kernel(

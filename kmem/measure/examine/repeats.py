@@ -8,14 +8,18 @@ import torch
 
 from kmem.measure.examine.cases import check_run
 from kmem.measure.examine.examination import Examination, HowToRun, Refused, check_description
-from kmem.measure.oracle.correctness import is_within, measure_error
+from kmem.measure.oracle.correctness import (
+    allowances,
+    error_over_allowance,
+    is_within,
+    measure_error,
+)
 from kmem.measure.oracle.expected import Answer, Expected
-from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.pool.process import WorkerFailure
 from kmem.measure.worker.commands import Forget, Reread, State
-from kmem.records import Status
+from kmem.records import ErrorReport, Status
 
 #: The name under which the worker keeps the first result.
 _FIRST = "first"
@@ -53,7 +57,7 @@ def check_state(examination: Examination, answer: Answer) -> None:
         for name, value in zip(names, after.values, strict=True):
             assert isinstance(value, torch.Tensor)
             if name in answer.eager_state:
-                _check_buffer(reference, answer, name, value)
+                _check_buffer(examination, answer, name, value)
             elif not torch.equal(value, initial[name]):
                 raise Refused(
                     Status.MUTATED_INPUT,
@@ -64,16 +68,32 @@ def check_state(examination: Examination, answer: Answer) -> None:
         after.remove()
 
 
-def _check_buffer(reference: Reference, answer: Answer, name: str, value: torch.Tensor) -> None:
-    """Hold a buffer that the module itself changes to what it leaves there."""
+def _check_buffer(examination: Examination, answer: Answer, name: str, value: torch.Tensor) -> None:
+    """Hold a buffer that the module itself changes to what it leaves there, and note its error."""
     eager = answer.eager_state[name]
     oracle = answer.oracle_state.get(name, eager.double())
-    own = measure_error(eager, oracle, eager)
-    floor = reference.module.floor_for(value.dtype)
-    if not is_within(measure_error(value, oracle, eager), own, floor):
+    found, own = (measure_error(each, oracle, eager) for each in (value, eager))
+    floor = examination.loaded_reference.module.floor_for(value.dtype)
+    allowed, row_allowed = allowances(own, floor)
+    examination.errors.append(
+        ErrorReport(
+            f"buffer {name}",
+            0,
+            found.relative_error,
+            own.relative_error,
+            allowed,
+            error_over_allowance(found, own, floor),
+        )
+    )
+    if not is_within(found, own, floor):
+        detail = found.fault or (
+            f"relative error {found.relative_error:.2e} (allowed {allowed:.2e}, eager "
+            f"{own.relative_error:.2e}), largest {found.row_error:.2e} of the largest value "
+            f"(allowed {row_allowed:.2e}, eager {own.row_error:.2e})"
+        )
         raise Refused(
             Status.WRONG_VALUES,
-            f"after a forward, buffer {name} is not what the module leaves there",
+            f"after a forward, buffer {name} is not what the module leaves there: {detail}",
         )
 
 

@@ -12,12 +12,14 @@ Nothing of this runs in a worker. In the order in which data passes:
 - variants.py: the same inputs at other sizes and in other layouts.
 - inputs.py: the inputs of one workload, filled with a draw or a family.
 - randomness.py: whether a module draws random numbers.
+- draws.py: the random numbers that eager drew, dealt again to the float64 oracle.
 - slices.py: whether a large module can be taken slice by slice.
 - exploration.py: what kind of module it is, found out on the first case.
 - elements.py: single elements, for modules that take each by itself.
 - origins.py: how large the values were that a result was computed from.
 - trial.py: how wrong eager and trivial outputs are where the answer is made slice by slice.
 - expected.py: the right answer to one case, whole or in slices.
+- whole.py: one case in one piece, eager beside the oracle.
 - correctness.py: how wrong an output is, and how wrong it may be.
 - wrong_elements.py: the first wrong elements of a refused output, in words.
 - reference.py: all of this for one workload: the problem, and the right answer to a case.

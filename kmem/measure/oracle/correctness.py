@@ -20,6 +20,10 @@ SHORTEST_ROW = 8
 #: Largest error within a row over eager's own: an extreme of many values varies more than the norm
 #: of the values does.
 ROW_SLACK = 4.0
+#: How much more than eager a result may err where eager has not one digit right: the right answer
+#: is nothing beside what cancelled (the mean of a normalised group), and what both return is noise,
+#: whose size depends on the order of the additions.
+_OF_NOISE = 4.0
 #: Share of the values that a row was computed from which counts as its magnitude: so what a floor
 #: allows in a row, eight of it, is one floor of these values.
 _OF_ORIGIN = 1 / 8
@@ -103,9 +107,10 @@ def allowances(
 ) -> tuple[float, float]:
     """What an output and what its worst row may err; arguments as for `is_within`."""
     spare, row_spare = (noise.relative_error, noise.row_error) if noise else (0.0, 0.0)
+    slack = _OF_NOISE if reference.relative_error >= 1 else 1.0
     return (
-        max(2 * reference.relative_error, floor, spare),
-        max(ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare),
+        max(2 * slack * reference.relative_error, floor, spare),
+        max(ROW_SLACK * slack * reference.row_error, 8 * floor, ROW_SLACK * row_spare),
     )
 
 
@@ -113,6 +118,8 @@ def is_within(
     difference: Difference, reference: Difference, floor: float, noise: Difference | None = None
 ) -> bool:
     """The accuracy contract: at most twice eager's error, or the floor.
+
+    Where eager itself errs by more than there is, `_OF_NOISE` times that.
 
     Args:
         difference: of the candidate's output.

@@ -173,21 +173,39 @@ class ReferenceModule:
 
     # ---- in float64
 
-    def run_oracle(self, values: Sequence[object], seed: int) -> Forward:
-        """The answer in float64, computed on the CPU if the device has no room."""
+    def run_oracle(self, values: Sequence[object], seed: int, *, calls: int = 1) -> Forward:
+        """The answer in float64, computed on the CPU if the device has no room.
+
+        Args:
+            calls: as for `run_eager`.
+        """
         try:
-            return self.run_double(values, seed)
+            return self.run_double(values, seed, calls=calls)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
         logger.info("the float64 oracle does not fit %s; it runs on the CPU", self.device)
         self.ran_on_cpu = True
+        self._double = None  # what was cut off may have changed its buffers
         on_cpu = [value.cpu() if isinstance(value, torch.Tensor) else value for value in values]
-        ran = self._run_double(copy.deepcopy(self._double_model()).cpu(), on_cpu, seed)
+        ran = self._run_double(copy.deepcopy(self._double_model()).cpu(), on_cpu, seed, calls)
         return replace(ran, outputs=tuple(value.to(self.device) for value in ran.outputs))
 
-    def run_double(self, values: Sequence[object], seed: int) -> Forward:
-        """The answer in float64. Raises torch.OutOfMemoryError: if the device has no room."""
-        return self._run_double(self._double_model(), values, seed)
+    def run_double(self, values: Sequence[object], seed: int, *, calls: int = 1) -> Forward:
+        """The answer in float64. Raises torch.OutOfMemoryError: if the device has no room.
+
+        Convolutions run as products of PyTorch's own: cuDNN has no fast kernels for float64. On an
+        H200 it takes 70.5 ms where they take 9.2 (transposed, 3x3x3, 16 to 64 channels, 2^19
+        places), and 25.6 where they take 4.3 (transposed, 3x3, 64 to 64). They want more memory.
+        """
+        try:
+            with torch.backends.cudnn.flags(enabled=False):
+                return self._run_double(self._double_model(), values, seed, calls)
+        except torch.OutOfMemoryError:
+            if not self.convolves:
+                raise
+        torch.cuda.empty_cache()
+        self._double = None  # what was cut off may have changed its buffers
+        return self._run_double(self._double_model(), values, seed, calls)
 
     def _double_model(self) -> torch.nn.Module:
         if self._double is None:
@@ -195,7 +213,9 @@ class ReferenceModule:
             self._double._apply(widen)  # as .double(), which leaves complex parameters as they are
         return self._double
 
-    def _run_double(self, model: torch.nn.Module, values: Sequence[object], seed: int) -> Forward:
+    def _run_double(
+        self, model: torch.nn.Module, values: Sequence[object], seed: int, calls: int
+    ) -> Forward:
         doubled = [widen(value) if isinstance(value, torch.Tensor) else value for value in values]
         # What is wide already comes back as itself: the oracle must not modify the inputs it was
         # given.
@@ -203,9 +223,11 @@ class ReferenceModule:
             value.clone() if isinstance(value, torch.Tensor) and value is given else value
             for value, given in zip(doubled, values, strict=True)
         ]
-        seed_generators(seed, self.device)
         with torch.no_grad(), in_double(self.problem):
-            outputs, returns_tuple = leaves_of(model(*doubled))
+            for _ in range(calls):
+                seed_generators(seed, self.device)
+                result = model(*doubled)
+            outputs, returns_tuple = leaves_of(result)
         return Forward(outputs, self._take_changes(model), returns_tuple)
 
     def _take_changes(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:

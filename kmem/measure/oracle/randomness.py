@@ -1,6 +1,7 @@
 """Whether a module draws random numbers.
 
-If it does, eager's answer to one seed is the only one there is, and no oracle can be computed.
+If it does, there is another answer to every seed, and the oracle must be dealt what eager drew
+(draws.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +17,15 @@ def has_drawn(device: torch.device, seed: int) -> bool:
 
     On the CPU or this device. Seeds them again.
     """
-    after = _generator_states(device)
+    after = generator_states(device)
     seed_generators(seed, device)
     return any(
-        not torch.equal(one, two) for one, two in zip(after, _generator_states(device), strict=True)
+        not torch.equal(one, two) for one, two in zip(after, generator_states(device), strict=True)
     )
 
 
-def _generator_states(device: torch.device) -> list[torch.Tensor]:
+def generator_states(device: torch.device) -> list[torch.Tensor]:
+    """The states of torch's random numbers on the CPU and on this device."""
     on_device = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return [torch.get_rng_state(), *on_device]
 

@@ -27,6 +27,7 @@ from kmem.measure.oracle.inputs import ReferenceInputs, find_whole_bytes
 from kmem.measure.oracle.module import ReferenceModule
 from kmem.measure.oracle.origins import FindOrigins, find_origins
 from kmem.measure.oracle.parameters import vary_state
+from kmem.measure.oracle.whole import run_drawn, run_whole
 from kmem.measure.pool.arguments import Layout, SharedArguments
 from kmem.measure.worker.commands import Load
 from kmem.measure.worker.tensors import Placement
@@ -258,12 +259,16 @@ class Reference:
         """What the module leaves in its buffers after so many forwards in a row of its inputs."""
         with room_for(self.problem):
             eager = self.module.run_eager(self.inputs.values, seed, calls=calls)
-        layouts = layouts_of(eager.outputs)
+            oracle_state = {}
+            if not self.is_stochastic:
+                double = self.module.run_oracle(self.inputs.values, seed, calls=calls)
+                oracle_state = double.changed_buffers
         return Answer(
             eager.returns_tuple,
-            layouts,
+            layouts_of(eager.outputs),
             self.module.floors_for(eager.outputs),
             eager_state=eager.changed_buffers,
+            oracle_state=oracle_state,
         )
 
     def _expect(self, values: Sequence[object], seed: int) -> Expected:
@@ -277,42 +282,14 @@ class Reference:
                 run_eager=self.module.eager_run(seed),
                 run_oracle=lambda part: self.module.run_double(part, seed).outputs,
             )
-        double = self.module.run_oracle(values, seed)
-        versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in values]
-        eager = self.module.run_eager(values, seed)
-        changed = tuple(
-            index
-            for index, value in enumerate(values)
-            if isinstance(value, torch.Tensor) and value._version != versions[index]
+        earlier = self._earlier
+        run = run_drawn if self._kind.is_stochastic else run_whole
+        found = run(self.module, values, seed, is_elementwise=self._kind.is_elementwise)
+        if self._earlier is None and sum(value.nbytes for value in found.eager) <= KEPT_BYTES:
+            self._earlier = found.eager
+        return WholeExpected(
+            found.answer, found.oracle, found.eager, values, found.run_oracle, earlier
         )
-        answer = Answer(
-            double.returns_tuple,
-            layouts_of(eager.outputs),
-            self.module.floors_for(eager.outputs),
-            changed,
-            eager.aliases_inputs,
-            eager.shares_outputs,
-            eager.changed_buffers,
-            double.changed_buffers,
-            self._kind.is_elementwise,
-        )
-        oracle = double.outputs
-        del double  # beside a stochastic module's oracle there is no use for its outputs
-        if self.is_stochastic:  # there is no other answer to this seed than eager's
-            oracle = tuple(
-                value.double() if value.is_floating_point() else value for value in eager.outputs
-            )
-        expected = WholeExpected(
-            answer,
-            oracle,
-            eager.outputs,
-            values,
-            lambda part: self.module.run_oracle(part, seed).outputs,
-            self._earlier,
-        )
-        if self._earlier is None and sum(value.nbytes for value in eager.outputs) <= KEPT_BYTES:
-            self._earlier = eager.outputs
-        return expected
 
     def _sliced_answer(self, values: Sequence[object]) -> Answer:
         """The answer in slices for inputs that may have other sizes than the first case had."""

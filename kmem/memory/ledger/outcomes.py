@@ -213,37 +213,21 @@ class Ledger(Tables):
         The first one of an outcome takes it out of the sums.
         """
         with self._storage.write() as connection:
-            standing = connection.execute(
-                """
-                select record from outcomes
-                where hash = ?
-                  and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
-                """,
-                [retraction.outcome_hash],
-            ).fetchone()
+            standing = _standing(connection, retraction.outcome_hash)
             added = connection.execute(
                 "insert or ignore into retractions (hash, outcome_hash, record) values (?, ?, ?)",
                 [retraction.hash, retraction.outcome_hash, to_json(retraction)],
             ).rowcount
             if standing is not None and sums.are_current(connection):
-                sums.withdraw_outcome(
-                    connection, retraction.outcome_hash, from_json(Outcome, standing[0])
-                )
+                sums.withdraw_outcome(connection, retraction.outcome_hash, standing)
             return added > 0
 
     def record_settlement(self, settlement: Settlement) -> bool:
         """Add what became of an outcome's prediction; False if it is there already."""
         with self._storage.write() as connection:
-            standing = connection.execute(
-                """
-                select record from outcomes
-                where hash = ?
-                  and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
-                """,
-                [settlement.outcome_hash],
-            ).fetchone()
+            standing = _standing(connection, settlement.outcome_hash)
             is_summed = standing is not None and sums.are_current(connection)
-            named = [(settlement.outcome_hash, from_json(Outcome, standing[0]))] if standing else []
+            named = [(settlement.outcome_hash, standing)] if standing else []
             before = predictions_held(connection, named)
             added = connection.execute(
                 "insert or ignore into settlements (hash, outcome_hash, record) values (?, ?, ?)",
@@ -266,6 +250,19 @@ class Ledger(Tables):
         """Every retraction, by hash."""
         rows = self._storage.read("select record from retractions order by hash")
         return [from_json(Retraction, row["record"]) for row in rows]
+
+
+def _standing(connection: sqlite3.Connection, outcome_hash: str) -> Outcome | None:
+    """The outcome with this hash, unless the ledger lacks it or it was retracted."""
+    row = connection.execute(
+        """
+        select record from outcomes
+        where hash = ?
+          and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
+        """,
+        [outcome_hash],
+    ).fetchone()
+    return None if row is None else from_json(Outcome, row[0])
 
 
 def _insert(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> None:

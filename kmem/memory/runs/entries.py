@@ -9,7 +9,7 @@ from kmem.records import Run, RunResult, RunState
 from kmem.serialize import from_json
 
 #: Every table that holds something of a run, in the column `run`.
-_OF_A_RUN = (
+OF_A_RUN = (
     "attempts",
     "profiles",
     "diagnoses",
@@ -174,7 +174,7 @@ class Entries(Tables):
         What it measured stays in the ledger, and the texts of its kernels too.
         """
         with self._storage.write() as connection:
-            for table in _OF_A_RUN:
+            for table in OF_A_RUN:
                 connection.execute(f"delete from {table} where run = ?", [run_id])
             connection.execute("delete from runs where id = ?", [run_id])
 

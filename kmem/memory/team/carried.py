@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from kmem.memory.runs.entries import OF_A_RUN
 from kmem.memory.storage import Row
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import merge_texts
@@ -22,17 +23,7 @@ from kmem.records import Run, RunState
 from kmem.serialize import from_json, to_json
 
 #: Tables whose rows belong to a run; what a table refers to comes before it.
-_OF_RUNS = (
-    "runs",
-    "attempts",
-    "profiles",
-    "diagnoses",
-    "plans",
-    "lessons",
-    "verdicts",
-    "completions",
-    "unanswered",
-)
+_OF_RUNS = ("runs", *OF_A_RUN)
 #: Their numbers are of one database.
 _NUMBERED = frozenset({"attempts", "unanswered"})
 _TABLES = ("kernels", *_OF_RUNS, "baselines")
