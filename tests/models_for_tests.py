@@ -117,7 +117,77 @@ def get_inputs():
 import torch
 class Model(torch.nn.Module):
     def forward(self, x):
-        return torch.exp(torch.nn.functional.dropout(x, 0.1))
+        torch.rand(3)  # nobody reads it, but what follows comes later
+        y = torch.exp(torch.nn.functional.dropout(x, 0.1))
+        noise = torch.empty_like(y).uniform_(1, 2)
+        return torch.tanh(y + torch.randn(16)) * noise
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
+    "draws_by_value": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.exp(torch.bernoulli(torch.sigmoid(x)))
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
+    "casts_inside": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into = torch.nn.Linear(16, 32)
+        self.mix = torch.nn.Linear(32, 32)
+        self.out = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.ReLU())
+        self.out.to(torch.bfloat16)
+        self.bias = torch.ones(16, dtype=torch.bfloat16)
+    def forward(self, x):
+        y = self.into(x)
+        with torch.autocast(x.device.type, torch.bfloat16):
+            y = self.mix(y)
+        y = self.out(y.to(torch.bfloat16)) + self.bias
+        return y.float() + torch.arange(16, dtype=torch.float32) / 3
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
+    "draws_in_training": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into = torch.nn.Linear(16, 32)
+        self.drop = torch.nn.Dropout(0.5)
+        self.out = torch.nn.Linear(32, 8)
+    def forward(self, x):
+        return self.out(self.drop(torch.relu(self.into(x))))
+def get_inputs():
+    return [torch.randn(4, 16)]
+""",
+        "",
+    ),
+    "stops": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 16)
+        self.scale = torch.nn.Parameter(torch.ones(16))
+    def forward(self, x):
+        y = torch.tanh(self.layer(x))
+        with torch.no_grad():
+            z = torch.sigmoid(y)
+        return torch.exp(y * self.scale) * z
 def get_inputs():
     return [torch.randn(4, 16)]
 """,

@@ -9,8 +9,9 @@ from torch.utils import _pytree as pytree
 
 from kmem.errors import ProblemError
 from kmem.problem.evaluate import evaluate_graph
+from kmem.problem.fake import quiet_fake_tensors
 from kmem.records import Precision
-from kmem.whole.capture import Captured, build_real, capture
+from kmem.whole.capture import Captured, build_real, capture, moved
 from kmem.whole.source import read_source
 from kmem.whole.values import given_values
 
@@ -62,6 +63,44 @@ def test_sizes_that_depend_on_values_cut_the_model_at_its_borders(tmp_path: Path
     assert ("experts", "values decide its shapes") in captured.left
     assert captured.left[0] == ("", "sizes inside depend on values")
     assert {node.module for node in captured.segments[0].graph.nodes} == {"into.0", "into.1"}
+
+
+def test_inputs_are_moved_with_their_strides() -> None:
+    base = torch.randn(4, 32)
+    for value in (base[:1, ::2].expand(4, 16), base[:, 1::2], base.t(), base[:0, ::2]):
+        there = moved(value, "meta")
+        assert there.device.type == "meta" and there.shape == value.shape
+        assert not value.numel() or there.stride() == value.stride()
+    assert moved(3, "meta") == 3
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_recurrence_on_fake_tensors_takes_one_step(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = getattr(torch.nn, kind)(5, 6, 2, batch_first=True, bidirectional=True)
+    x = torch.randn(3, 70, 5)
+    expected = pytree.tree_leaves(net(x))
+    name = {"RNN": "rnn_tanh"}.get(kind, kind.lower())
+    operator = getattr(torch.ops.aten, name).input
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    before, steps = operator.py_kernels[key], []
+
+    def noted(given: torch.Tensor, *others: object) -> object:
+        steps.append(given.shape[1])
+        return before(given, *others)
+
+    monkeypatch.setitem(operator.py_kernels, key, noted)
+    operator._dispatch_cache.clear()
+    with torch.no_grad(), quiet_fake_tensors():
+        program = torch.export.export(net, (x,), strict=False)
+        with pytest.raises(RuntimeError):
+            torch.export.export(net, (x[..., :4],), strict=False)
+    operator._dispatch_cache.clear()
+    found = [node.meta["val"] for node in program.graph.nodes if node.target == operator][0]
+    assert set(steps) == {1}
+    for one, two in zip(found, expected, strict=True):
+        assert (one.shape, one.stride(), one.dtype) == (two.shape, two.stride(), two.dtype)
 
 
 def test_a_configuration_of_transformers_is_a_model_with_random_weights(tmp_path: Path) -> None:

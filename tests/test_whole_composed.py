@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,13 +24,15 @@ from kmem.problem.load import execute_problem, load_problem
 from kmem.records import Contract, Precision
 from kmem.run.directory import RunDirectory
 from kmem.run.settings import RunSettings
-from kmem.whole.binding import Composed, bind
+from kmem.whole.binding import Composed, SegmentForward, bind
 from kmem.whole.capture import build_real, capture
+from kmem.whole.clock import Clock, Wanted, time_whole
 from kmem.whole.compose import write_composed
 from kmem.whole.extract import write_pieces
-from kmem.whole.optimizing import next_piece, reached_so_far
+from kmem.whole.holding import why_dropped
+from kmem.whole.optimizing import asked_anew, next_piece, reached_so_far, why_finished
 from kmem.whole.pieces import EXPECTED_SPEED_OF_LIGHT, estimate_cost, find_pieces
-from kmem.whole.proof import Question, find_proof
+from kmem.whole.proof import Proof, Question, find_proof
 from kmem.whole.report import write_model_report
 from kmem.whole.source import read_source
 from kmem.whole.state import (
@@ -63,7 +66,9 @@ class ModelNew(Model):
 WRONG = RIGHT.replace("forward(*inputs)", "forward(*inputs) * 1.05")
 
 
-def composed_of(text: str, directory: Path, kernel: str = RIGHT) -> Composed:
+def composed_of(
+    text: str, directory: Path, kernel: str = RIGHT, *, backward: bool = False
+) -> Composed:
     """Every piece of a model replaced by a kernel that ends in such a class."""
     source = read_source(text)
     captured = capture(source)
@@ -75,7 +80,7 @@ def composed_of(text: str, directory: Path, kernel: str = RIGHT) -> Composed:
     for group, place in zip(groups, files, strict=True):
         init = execute_problem(load_problem(place)).get_init_inputs()
         kernels[group.name] = (place.read_text(encoding="utf-8") + kernel, init)
-    write_composed(directory / "composed", captured, kernels, groups)
+    write_composed(directory / "composed", captured, kernels, groups, backward=backward)
     found = kmem.load(directory / "composed")
     assert isinstance(found, Composed)
     return found
@@ -130,7 +135,7 @@ def test_a_call_that_the_graph_was_not_made_for_runs_the_model(tmp_path: Path) -
     with bind(model, composed_of(text, tmp_path)) as handle:
         (forward,) = handle.forwards
         model(x).sum().backward()
-        assert forward.reason == "gradients are recorded, and kernels have no backward"
+        assert forward.reason.startswith("gradients are recorded, for which it was not made")
         assert model.head.weight.grad is not None
         with torch.no_grad():
             assert model(x[:3]).shape == (3, 10)
@@ -177,7 +182,11 @@ def test_weights_that_are_loaded_later_are_those_that_kernels_read(tmp_path: Pat
         ("casts", WRONG, "output 0: errs"),
         ("norms", FORGETFUL, "buffer norm.running_mean: errs"),
         ("counts", RIGHT, "of the traced graph is not the model's"),
-        ("draws", RIGHT, "draws random numbers"),
+        ("draws", RIGHT, ""),
+        ("draws", WRONG, "errs"),
+        ("draws_by_value", RIGHT, "draws random numbers (bernoulli)"),
+        ("casts_inside", RIGHT, ""),
+        ("casts_inside", WRONG, "errs"),
     ],
 )
 def test_the_whole_is_held_to_float64(name: str, kernel: str, reason: str, tmp_path: Path) -> None:
@@ -185,9 +194,48 @@ def test_the_whole_is_held_to_float64(name: str, kernel: str, reason: str, tmp_p
     composed = composed_of(text, tmp_path, kernel)
     question = Question(text, (), None, "match", str(composed.directory), seed=1, time=False)
     proof = find_proof(question)
-    assert proof.how == "kernels in the interpreter"
+    assert proof.how == ("" if "by_value" in name else "kernels in the interpreter")
     assert proof.passed is not bool(reason) and reason in proof.reason
     assert proof.error > 0 or reason
+
+
+#: Right, but without a backward, as kernels are.
+DETACHED = RIGHT.replace("forward(*inputs)", "forward(*[x.detach() for x in inputs]).detach()")
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "reason"),
+    [
+        ("casts", DETACHED, ""),
+        ("dictionaries", RIGHT, ""),  # tied weights
+        ("norms", RIGHT, ""),  # buffers are written in the forward
+        ("draws_in_training", RIGHT, ""),
+        ("stops", RIGHT, "of the traced graph is not the model's"),
+    ],
+)
+def test_gradients_are_held_to_float64(name: str, kernel: str, reason: str, tmp_path: Path) -> None:
+    text = model_named(name, tmp_path)
+    composed = composed_of(text, tmp_path, kernel, backward=True)
+    question = Question(text, (), None, "match", str(composed.directory), 1, False, backward=True)
+    proof = find_proof(question)
+    assert proof.passed is not bool(reason) and reason in proof.reason
+    torch.manual_seed(2)
+    ours, other = (build_real(read_source(text)) for _ in range(2))
+    other.module.load_state_dict(ours.module.state_dict())
+    steps = []
+    with bind(ours.module, composed) as handle:
+        for built in (ours, other):
+            torch.manual_seed(5)
+            found = built.module(*ours.args, **ours.kwargs)
+            sum(
+                each.float().sum() for each in pytree.tree_leaves(found) if each is not None
+            ).backward()
+            steps.append({k: v.grad for k, v in built.module.named_parameters()})
+        assert handle.forwards[0].served == 1
+    for key, gradient in steps[1].items():
+        assert (steps[0][key] is None) == (gradient is None) or reason
+        if gradient is not None and not reason:
+            torch.testing.assert_close(steps[0][key], gradient, rtol=2e-2, atol=1e-3)
 
 
 def state_of(directory: Path) -> ModelState:
@@ -231,6 +279,94 @@ def test_what_would_be_ignored_is_refused(words: list[str], said: str, tmp_path:
             standalone_mode=False,
             obj=registry,
         )
+
+
+class ScriptedClock(Clock):
+    """Times by what is bound; torch.compile gives the forward back, and fails for max-autotune."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+
+    def time(self, call: Callable[[], object]) -> float:
+        call()
+        forward = self.model.last
+        if not isinstance(forward, SegmentForward):
+            return 20.0 if forward is None else 16.0
+        kernels = sum(piece._shell.__class__.__name__ == "ModelNew" for piece in forward._pieces)
+        return 20.0 - kernels
+
+    def peak(self, call: Callable[[], object]) -> int:
+        call()
+        return 7
+
+    def graph(self, call: Callable[[], object]) -> Callable[[], object] | None:
+        return None if isinstance(self.model.last, SegmentForward) else call
+
+    def compile(self, forward: Callable[..., object], mode: str) -> Callable[..., object]:
+        if mode != "default":
+            raise RuntimeError("no room")
+        return lambda *args: forward(*args)
+
+
+def test_ways_that_are_launched_alike_are_timed_in_pairs(tmp_path: Path) -> None:
+    text = model_named("blocks", tmp_path)
+    composed = composed_of(text, tmp_path)
+    built = build_real(read_source(text))
+    model = built.module
+
+    def note(module: torch.nn.Module, args: object) -> None:
+        model.last = vars(module).get("forward")
+
+    model.register_forward_pre_hook(note)
+    with torch.no_grad():
+        wanted = Wanted(True, ("compile", "compile_graph"), composed.kernels[:1])
+        proof = Proof(True, "", **time_whole(built, composed, wanted, ScriptedClock(model)))
+    assert (proof.eager_ms, proof.composed_ms, proof.baselines_ms["compile"]) == (20, 11, 16)
+    assert proof.missing == {"max_autotune": "RuntimeError: no room"}
+    assert proof.peak_bytes["eager_graph"] == 7 and "composed_graph" not in proof.peak_bytes
+    assert proof.gain(graph=False) == pytest.approx(("compile", 16 / 11, 16 / 11))
+    assert proof.gain(graph=True) is None and proof.is_faster
+    assert proof.without == {composed.kernels[0]: [[11 / 15, 11 / 15]]}
+    assert proof.best == ("compile", "compile_graph")
+    assert "forward" not in vars(model)
+
+
+@pytest.mark.parametrize(
+    ("proof", "reason"),
+    [
+        (Proof(False, "", "output 0: errs 1"), "not right with it: output 0"),
+        (Proof(True, "", without={"p": [[0.9, 0.95]]}), ""),
+        (Proof(True, "", without={"p": [[0.99, 1.01]]}), "takes 0.990 of its time"),
+        (Proof(True, "", without={"p": [[1.02, 1.03], [0.9, 0.91]]}), ""),  # called, as a graph
+        (Proof(True, "", gains={"eager": [1.2, 1.1], "compile": [0.8, 0.7]}), ""),  # it is alone
+        (Proof(True, "", gains={"eager": [1.001, 0.99]}), "takes 0.999 of its time"),
+        (Proof(True, ""), ""),  # without a GPU
+    ],
+)
+def test_a_piece_stays_if_the_whole_gets_faster(proof: Proof, reason: str) -> None:
+    found = why_dropped(proof, "p")
+    assert reason in found and bool(found) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, "the minutes are used up"),
+        ({"minutes": 9.0}, ""),
+        ({"minutes": 9.0, "least_gain": 1.0}, "may save 100% of a forward"),
+    ],
+)
+def test_a_run_that_has_finished_goes_on_with_more_minutes(
+    changed: dict[str, float], reason: str, tmp_path: Path
+) -> None:
+    state = state_of(tmp_path)
+    waiting = PieceState("p03_c", "c", (), 2, 1.0, 0.01, ())
+    state = replace(
+        state, pieces=(*state.pieces, waiting), began_s=100.0, seconds=285.0, finished="some reason"
+    )
+    settings = replace(state.settings, **changed)
+    found = why_finished(replace(state, settings=asked_anew(state.settings, settings)))
+    assert reason in found and bool(found) == bool(reason)
 
 
 def test_what_kernels_reached_says_what_the_next_may_reach(tmp_path: Path) -> None:

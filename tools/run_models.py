@@ -4,7 +4,7 @@ For KernelBench level 3 and for the models that ship, on a machine with a GPU:
 
     python tools/run_models.py KernelBench/level3 --out runs/level3
     python tools/run_models.py problems/models --out runs/models
-    python tools/run_models.py problems/models/vit.py --minutes 3 --out runs/smoke   # a look first
+    python tools/run_models.py problems/models/vit.py --minutes 3 --out runs/smoke  # a look first
 
 What has finished is not done again, so a run that was ended goes on with the same command. The
 table in DIR has one row a model; rows.jsonl beside it has all figures. A model's gain is over the
@@ -24,6 +24,7 @@ from typing import Any
 #: Beyond a model's own minutes: its last proof with all baselines, and loading.
 _GRACE_S = 1200
 _PLAIN = ("compile", "max_autotune")
+_COLUMNS = ("eager", "best", "ours", "gain", "best_graph", "graph", "graph_gain")
 _GRAPHS = ("eager_graph", "compile_graph", "max_autotune_graph")
 
 
@@ -90,31 +91,32 @@ def _run(file: Path, asked: argparse.Namespace) -> dict[str, Any]:
         return {**row, "fault": said[-1][:200]}
 
 
-def _best(row: dict[str, Any], names: tuple[str, ...], also: float | None) -> float | None:
-    found = ((row.get("proof") or {}).get("baselines_ms") or {}).items()
-    times = [ms for name, ms in found if name in names]
-    return min([*times, *([also] if also is not None else [])], default=None)
-
-
 def _figures(row: dict[str, Any]) -> dict[str, float | None]:
     """Times in milliseconds, and gains over the best other way that is launched alike.
 
-    A model of which nothing is kept runs as it is: its gain is 1.
+    A model of which nothing is kept runs as it is: its gain is eager's over the best other way.
     """
-    proof = row.get("proof") or {}
-    eager, ours = proof.get("eager_ms"), proof.get("composed_ms")
-    best = _best(row, _PLAIN, eager)
-    graphs = _best(row, _GRAPHS, None)
-    graph = (proof.get("baselines_ms") or {}).get("composed_graph")
-    gain = best / ours if best and ours else None
-    if gain is None and not row.get("faster") and "fault" not in row:
-        gain = 1.0
+    before, proof = row.get("beginning") or {}, row.get("proof") or {}
+    times = {**(before.get("baselines_ms") or {}), **(proof.get("baselines_ms") or {})}
+    eager = proof.get("eager_ms") or before.get("eager_ms")
+    called = [ms for name, ms in times.items() if name in _PLAIN]
+    graphs = [ms for name, ms in times.items() if name in _GRAPHS]
+    best = min([*called, *([eager] if eager is not None else [])], default=None)
+    gains = proof.get("gains") or {}
+    gain = min((gains[name][0] for name in (*_PLAIN, "eager") if name in gains), default=None)
+    graph_gain = min((gains[name][0] for name in _GRAPHS if name in gains), default=None)
+    if gain is None and not row.get("proved"):
+        gain = best / eager if best and eager else 1.0
+        graph = times.get("eager_graph")
+        graph_gain = min(graphs) / graph if graph else None
     return {
         "eager": eager,
         "best": best,
-        "ours": ours,
+        "ours": proof.get("composed_ms"),
+        "best_graph": min(graphs, default=None),
+        "graph": times.get("composed_graph"),
         "gain": gain if gain is not None else row.get("speedup"),
-        "graph_gain": graphs / graph if graphs and graph else None,
+        "graph_gain": graph_gain,
     }
 
 
@@ -127,18 +129,19 @@ def _describe(row: dict[str, Any]) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| model | eager ms | best other ms | kmem ms | gain | under graphs | pieces | seconds |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| model | eager ms | best other ms | kmem ms | gain | best as a graph ms "
+        "| kmem as a graph ms | gain | pieces | seconds |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     gains = []
     for row in rows:
         if "fault" in row:
-            lines.append(f"| {row['name']} | {row['fault']} | | | | | | {row['seconds']:.0f} |")
+            lines.append(f"| {row['name']} | {row['fault']} {'| ' * 8}{row['seconds']:.0f} |")
             continue
         found = _figures(row)
         gains.append(found["gain"] or 1.0)
         kept = sum(piece["status"] == "kept" for piece in row["pieces"])
-        cells = [_cell(found[name]) for name in ("eager", "best", "ours", "gain", "graph_gain")]
+        cells = [_cell(found[column]) for column in _COLUMNS]
         lines.append(
             f"| {row['name']} | {' | '.join(cells)} | {kept} of {len(row['pieces'])} | "
             f"{row['seconds']:.0f} |"

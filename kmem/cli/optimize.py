@@ -61,7 +61,9 @@ def optimize(
     MODEL is a whole model: problem.py:factory, package:Class(arguments), a config.json of Hugging
     Face transformers, or a problem file with --pieces. Its pieces are runs of their own, tried
     as long as they pay; composed/ in the run directory is what `kmem.load` and `kmem.apply` take.
-    The same command with the same --out goes on with a run that was ended.
+    The same command with the same --out goes on with a run that was ended, or that has finished
+    if it is given more minutes. It counts as won if the whole beats the fastest of eager,
+    torch.compile and max-autotune launched alike: as they are called, or each as one CUDA graph.
 
     With --executor the run works on a machine of a cluster, on a GPU there unless --target names a
     device to write for. What it commits comes back as it goes; after an interrupt the same command
@@ -113,7 +115,12 @@ def optimize(
 
 
 def _refuse_options_of_models(context: click.Context) -> None:
-    names = {"inputs": "--input", "piece_minutes": "--piece-minutes", "least_gain": "--least-gain"}
+    names = {
+        "inputs": "--input",
+        "piece_minutes": "--piece-minutes",
+        "least_gain": "--least-gain",
+        "backward": "--backward",
+    }
     for name, said in names.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{said} is for a model that is cut into pieces; add --pieces")

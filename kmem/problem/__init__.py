@@ -8,6 +8,7 @@ In the order in which a problem passes:
 - shapes.py: a range of shapes, and the problem at each of them.
 - load.py: a problem file read, held to the contract, and built at a workload.
 - constructor.py: how a class of a file may be called, read from its text.
+- fake_recurrences.py: recurrent operators on fake tensors, by one step of theirs.
 - fake.py: tensors without memory, on which problems are checked and traced.
 - operators/: what every operator of a graph means, costs and is called: one table.
 - graph.py: the operator graph of one forward, as plain data.

@@ -4,8 +4,8 @@ Covered: every operator of torch and of loaded libraries; in-place nodes change 
 are given. Not covered: opaque graphs, which have no nodes.
 """
 
-from collections.abc import Mapping
-from functools import reduce
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
 
 import torch
 
@@ -15,7 +15,11 @@ _FLOATING = ("float32", "float16", "bfloat16", "float64")
 
 
 def evaluate_graph(
-    graph: OpGraph, given: Mapping[str, object], *, floating: torch.dtype | None = None
+    graph: OpGraph,
+    given: Mapping[str, object],
+    *,
+    floating: torch.dtype | None = None,
+    step: Callable[[Node, Mapping[str, object], Callable[[], object]], object] | None = None,
 ) -> tuple[object, ...]:
     """The outputs of a graph, in order.
 
@@ -23,14 +27,20 @@ def evaluate_graph(
         given: the values of its placeholders by name; constants may be left out.
         floating: the dtype in place of every floating one that the graph names, so that a graph
             traced in float32 can be computed in float64.
+        step: given each node, the values so far, and a call that evaluates it; returns its value.
     """
     values = dict(given)
     device = next(value.device for value in values.values() if isinstance(value, torch.Tensor))
     for placeholder in graph.placeholders:
         if placeholder.name not in values:
             values[placeholder.name] = _constant(placeholder, device, floating)
-    for node in graph.nodes:
-        values[node.name] = evaluate_node(node, values, device=device, floating=floating)
+    last = {name: place for place, node in enumerate(graph.nodes) for name in node.refs()}
+    for place, node in enumerate(graph.nodes):
+        evaluate = partial(evaluate_node, node, values, device=device, floating=floating)
+        values[node.name] = evaluate() if step is None else step(node, values, evaluate)
+        for name in set(node.refs()) - set(graph.outputs):
+            if last[name] == place:
+                del values[name]
     return tuple(values[name] for name in graph.outputs)
 
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import torch
 
+from kmem.problem.fake_recurrences import recurrences_by_one_step
+
 #: Where torch logs tracebacks and graphs when fake execution or export fails.
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
@@ -16,7 +18,8 @@ _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbol
 def quiet_fake_tensors() -> Iterator[None]:
     """Hide what torch prints when fake tensors fail; the exception carries the reason.
 
-    torch prints tracebacks on its own logger, and export's warnings.
+    torch prints tracebacks on its own logger, and export's warnings. Recurrent operators take one
+    step for all.
     """
     loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     before = [logger.disabled for logger in loggers]
@@ -28,6 +31,7 @@ def quiet_fake_tensors() -> Iterator[None]:
             warnings.catch_warnings(),
             redirect_stdout(io.StringIO()),
             redirect_stderr(io.StringIO()),
+            recurrences_by_one_step(),
         ):
             warnings.simplefilter("ignore")
             yield

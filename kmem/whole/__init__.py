@@ -4,6 +4,7 @@ In the order in which a model passes:
 
 - source.py: what a user may name as a model, and the module and inputs behind the name.
 - observe.py: with which shapes submodules are called, where only values can show it.
+- drawing.py: which operators draw random numbers, and the same numbers drawn again.
 - tidying.py: a captured graph without what only tracing needed.
 - capture.py: a model as graphs of plain operators.
 - cut.py: a graph cut into pieces.
@@ -17,10 +18,13 @@ In the order in which a model passes:
 - write_piece.py: a piece as a problem file.
 - extract.py: the pieces as files, and told in a table.
 - compose.py: a model put together again, with kernels in the places of pieces.
+- recompute.py: a backward for kernels that have none.
 - binding.py: a composed model bound to a user's model, and taken away again.
-- clock.py: how fast a composed model is beside the model.
+- clock.py: how fast a composed model is beside the model and other ways to run it.
+- oracle.py: what a model must compute, in float64 and as its graph was captured.
 - proof.py: a composed model held to its model, in a process of its own.
 - state.py: how a run on a model stands, kept after every step.
+- holding.py: the model of a run held to itself before, with each piece, and in the end.
 - result.py: what a run on a model came to.
 - report.py: its report.md.
 - optimizing.py: a run on a model, piece by piece.

@@ -1,8 +1,8 @@
 """A composed model bound to a model of the user's, and taken away again.
 
 Only `forward` of single instances is replaced. A call that the composed graph was not made for
-(other shapes, dtypes or nesting, gradients recorded, autocast, another device or mode) runs the
-module's own code, and `status` says why.
+(other shapes, dtypes or nesting, autocast, another device or mode, gradients recorded where it was
+not made for training) runs the module's own code, and `status` says why.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from kmem.errors import OutputError
 from kmem.whole.capture import inner_hooks
 from kmem.whole.compose import GRAPH, KERNELS, MANIFEST
+from kmem.whole.recompute import run_recomputed
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +163,28 @@ class _Piece:
     ) -> None:
         with torch.device("meta"):
             self._shell: nn.Module = getattr(source, kind)(*data["init"])
+            self._original: nn.Module = source.Model(*data["init"])
         self._shell.train(training)
-        self._links = [
-            (
-                self._shell._parameters if own in self._shell._parameters else self._shell._buffers,
-                own,
-                *_owner(model, name),
-            )
-            for own, name in data["state"].items()
-        ]
+        self._original.train(training)
+        self._names = list(data["state"])
+        self._owners = [_owner(model, name) for name in data["state"].values()]
 
     def __call__(self, *inputs: Any) -> Any:
-        for held, own, module, name in self._links:
-            held[own] = getattr(module, name)
-        return self._shell(*inputs)
+        state = [getattr(module, name) for module, name in self._owners]
+        needs = torch.is_grad_enabled() and any(
+            isinstance(each, torch.Tensor) and each.requires_grad for each in (*inputs, *state)
+        )
+        if not needs:
+            return self._run(self._shell, inputs, state)
+        kernel, original = (partial(self._run, each) for each in (self._shell, self._original))
+        return run_recomputed(kernel, original, inputs, state)
+
+    def _run(self, shell: nn.Module, inputs: Sequence[Any], state: Sequence[torch.Tensor]) -> Any:
+        for name, value in zip(self._names, state, strict=True):
+            is_parameter = name in shell._parameters
+            held: dict[str, Any] = shell._parameters if is_parameter else shell._buffers
+            held[name] = value
+        return shell(*inputs)
 
 
 class SegmentForward:
@@ -195,6 +204,7 @@ class SegmentForward:
         self._module, self._function = module, function
         self._pieces = pieces
         training = data["training"]
+        self._has_backward = data["backward"]
         self._modes = [
             (each, training is (name not in data["modes"]))
             for name, each in module.named_modules(prefix=self.path)
@@ -258,8 +268,11 @@ class SegmentForward:
         for tensor, (_, name, dtype) in zip(state, self._state, strict=True):
             if tensor.dtype != dtype:
                 return f"{name} is of {tensor.dtype}, captured was {dtype}"
-        if torch.is_grad_enabled() and any(each.requires_grad for each in (*tensors, *state)):
-            return "gradients are recorded, and kernels have no backward"
+        is_recorded = torch.is_grad_enabled() and any(
+            each.requires_grad for each in (*tensors, *state)
+        )
+        if is_recorded and not self._has_backward:
+            return "gradients are recorded, for which it was not made; run it with --backward"
         if len({each.device for each in (*tensors, *state)}) > 1:
             return "tensors are on several devices"
         if tensors and torch.is_autocast_enabled(tensors[0].device.type):

@@ -145,11 +145,26 @@ def build_real(
     """
     with torch.device("cpu"):
         built = _build(source, precision, fake=False)
-    args, kwargs = pytree.tree_map(
-        lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf,
-        (built.args, dict(built.kwargs)),
-    )
-    return Built(built.module.to(device), args, kwargs)
+    args, kwargs = pytree.tree_map(lambda leaf: moved(leaf, device), (built.args, built.kwargs))
+    module = built.module.to(device)
+    for each in module.modules():  # tensors in attributes, which `to` does not know
+        vars(each).update({name: moved(value, device) for name, value in vars(each).items()})
+    return Built(module, args, kwargs)
+
+
+def moved(value: Any, device: str) -> Any:
+    """A tensor on a device with the strides that it has, expanded ones too; else what it is.
+
+    `to` makes what is expanded, or has gaps, dense.
+    """
+    if not isinstance(value, torch.Tensor):
+        return value
+    there = value.to(device)
+    if there.stride() == value.stride() or not value.numel():
+        return there
+    extent = 1 + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+    memory = value.as_strided((extent,), (1,), value.storage_offset())
+    return memory.to(device).as_strided(value.shape, value.stride(), 0)
 
 
 def _register_kept_tensors(model: nn.Module) -> list[str]:
@@ -280,6 +295,9 @@ def _cut(
     segments, left = found
     module, seen = model.get_submodule(path), calls.get(path, ())
     inside = list(_children(model, path))
+    if any(call.is_autocast for call in seen):
+        left.append((path, "it runs under autocast"))
+        return
     if len(seen) == 1:
         try:
             with mode:

@@ -18,6 +18,7 @@ from kmem.problem.operators.table import find_operator
 from kmem.run.directory import RunDirectory
 from kmem.whole.capture import Captured, Segment
 from kmem.whole.cut import Piece
+from kmem.whole.drawing import is_random
 from kmem.whole.pieces import PieceGroup
 from kmem.whole.tidying import changes_what_it_reads
 from kmem.whole.write_piece import python_name, renamed
@@ -36,12 +37,15 @@ def write_composed(
     captured: Captured,
     kernels: Mapping[str, tuple[str, Sequence[int]]],
     groups: Sequence[PieceGroup],
+    *,
+    backward: bool = False,
 ) -> Path:
     """Write the artefact.
 
     Args:
         kernels: by name of a piece, the text of its kernel's module and the constructor's numbers.
         groups: the pieces of the model; those without a kernel stay as they are.
+        backward: whether it may run where gradients are recorded.
 
     Returns: the directory.
     """
@@ -62,7 +66,7 @@ def write_composed(
         if not chosen:
             continue
         text.append("\n".join(_write_function(f"segment_{number}", segment, chosen)))
-        segments.append(_describe(number, segment, chosen, kernels))
+        segments.append({**_describe(number, segment, chosen, kernels), "backward": backward})
     place.write_text(GRAPH, "\n\n".join(text) + "\n")
     data = {"version": _VERSION, "model": captured.name, "segments": segments}
     place.write_text(MANIFEST, json.dumps(data, indent=1) + "\n")
@@ -206,7 +210,9 @@ def _needed(graph: OpGraph, steps: Sequence[tuple[_Step, Node | None]]) -> list[
     made_by_piece = {value for (_, _, made), node in steps if node is None for value in made}
     for step, node in reversed(steps):
         read, made = step[1:]
-        is_effect = node is not None and (changes_what_it_reads(node) or not made)
+        is_effect = node is not None and (
+            changes_what_it_reads(node) or is_random(node) or not made
+        )
         is_double = node is not None and bool(set(made) & made_by_piece)
         if (wanted & set(made) or is_effect) and not is_double:
             live.append(step)

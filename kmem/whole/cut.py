@@ -14,6 +14,7 @@ from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.row import Convolution, Product, Reduction, Scan
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.records import TensorSpec
+from kmem.whole.drawing import is_random
 from kmem.whole.tidying import changes_what_it_reads
 
 #: Heavy operators of a piece: an attention has its four projections and the attention itself.
@@ -23,6 +24,10 @@ MOST_NODES = 48
 
 #: Heavy operators that the table of operators has no row for.
 _HEAVY_NAMES = ("attention", "lstm", "gru", "rnn_", "einsum", "matmul", "mm", "conv", "fft")
+
+
+#: Operators whose results nothing can be held against.
+_UNFILLED = ("aten.empty", "aten.new_empty")
 
 
 #: In this order torch.export has what a graph starts from, so a piece is known by the hash that its
@@ -67,10 +72,10 @@ def cut(graph: OpGraph, costs: Mapping[str, float]) -> tuple[Piece, ...]:
 
 
 def _without_writing(graph: OpGraph, run: _Run) -> list[tuple[Node, ...]]:
-    """A run parted by the nodes that change state, which stay the library's."""
+    """A run parted by nodes that change state, draw, or fill nothing, which stay the library's."""
     parts: list[list[Node]] = [[]]
     for node in graph.nodes[run.start : run.end]:
-        if changes_what_it_reads(node):
+        if changes_what_it_reads(node) or is_random(node) or node.target.startswith(_UNFILLED):
             parts.append([])
         else:
             parts[-1].append(node)

@@ -18,6 +18,8 @@ from kmem.whole.source import Built, ModelSource
 MOST_PARAMETERS = 10**9
 #: Draws of inputs and weights; a module that is called with other shapes in one of them has none.
 _DRAWS = 3
+#: Kinds of devices whose autocast a forward may turn on.
+_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,13 @@ class Call:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     times: int = 1
+    is_autocast: bool = False
 
     @property
     def key(self) -> object:
         """What calls of the same shapes have in common."""
         leaves, spec = pytree.tree_flatten((self.args, dict(self.kwargs)))
-        return str(spec), tuple(map(_describe, leaves))
+        return str(spec), tuple(map(_describe, leaves)), self.is_autocast
 
     def as_fake(self, mode: FakeTensorMode) -> "Call":
         """The same on tensors without data."""
@@ -85,7 +88,7 @@ def _observe(text: str, built: Built) -> dict[str, dict[object, Call]]:
 
     def note(path: str) -> Callable[..., None]:
         def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            call = Call(args, kwargs)
+            call = Call(args, kwargs, is_autocast=any(map(torch.is_autocast_enabled, _DEVICES)))
             known = found.setdefault(path, {})
             times = known[call.key].times + 1 if call.key in known else 1
             known[call.key] = replace(call, times=times)

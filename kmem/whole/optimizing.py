@@ -6,10 +6,9 @@ whole gets faster. Every step is in the run's directory, and each piece's run in
 killed run goes on where it was.
 """
 
-import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -19,24 +18,22 @@ from kmem.errors import KmemError, OutputError, first_line
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.load import execute_problem, load_problem
-from kmem.records import Device, Precision, Run
+from kmem.records import Run
 from kmem.run.directory import RunDirectory, default_run_directory
-from kmem.run.perform import Audience, perform
+from kmem.run.perform import perform
 from kmem.run.settings import new_run
-from kmem.whole.capture import Captured, capture
-from kmem.whole.compose import write_composed
+from kmem.whole.capture import capture
 from kmem.whole.extract import write_pieces
+from kmem.whole.holding import OpenModel, Watch, begin, hold_to_the_whole, prove_whole
 from kmem.whole.measured import find_cost
 from kmem.whole.pieces import (
     EXPECTED_SPEED_OF_LIGHT,
-    Cost,
     PieceGroup,
     find_pieces,
 )
-from kmem.whole.proof import Proof, Question, prove
 from kmem.whole.report import write_model_report
 from kmem.whole.result import ModelResult
-from kmem.whole.source import ModelSource, absolute_name, read_source
+from kmem.whole.source import absolute_name, read_source
 from kmem.whole.state import (
     ModelSettings,
     ModelState,
@@ -50,30 +47,6 @@ from kmem.whole.state import (
 MOST_PIECES = 24
 #: A run of a piece is not begun with less, in minutes.
 _LEAST_MINUTES = 0.2
-#: The whole must be faster by so much with a piece than without, beyond what timings vary.
-_KEPT_BELOW = 0.995
-
-Watch = Callable[[Run], Audience]
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """What a run works with and never changes."""
-
-    source: ModelSource
-    captured: Captured
-    cost: Cost
-    groups: Mapping[str, PieceGroup]
-    device: Device
-    present: bool
-    directory: RunDirectory
-    registry: Registry
-    watch: Watch
-    say: Callable[[str], None]
-
-    @property
-    def root(self) -> Path:
-        return self.directory.root
 
 
 def optimize_model(
@@ -95,32 +68,60 @@ def optimize_model(
     known = read_state(root)
     if known is not None:
         _refuse_another_model(root, known.settings, settings)
+        known = replace(known, settings=asked_anew(known.settings, settings))
         settings = known.settings
         if known.finished:
-            say(f"The run in {root} has finished already; nothing is done again.")
+            known = replace(known, finished=why_finished(known))
+        if known.finished:
+            say(f"The run in {root} has finished: {known.finished}; nothing is done again.")
             return ModelResult(root, known)
         say(f"going on with the run in {root}")
     model, state = _open(settings, root, registry, watch, say)
     if known is not None:
         state = known
+    else:
+        state = begin(model, state)
+        state = replace(state, began_s=time.monotonic() - started)
+        write_state(model.directory, state)
     before_s = state.seconds
 
     def spent_s() -> float:
         return before_s + time.monotonic() - started
 
     state = _go_through_pieces(model, state, spent_s)
-    state = _prove_whole(model, state)
+    state = prove_whole(model, state)
     state = replace(state, seconds=spent_s())
     write_state(model.directory, state)
     write_model_report(model.directory, state)
     return ModelResult(root, state)
 
 
+def asked_anew(known: ModelSettings, asked: ModelSettings) -> ModelSettings:
+    """A run's settings with other minutes, which may be given later; the rest stays as it was."""
+    piece = replace(known.piece, budget=asked.piece.budget)
+    return replace(known, minutes=asked.minutes, least_gain=asked.least_gain, piece=piece)
+
+
+def why_finished(known: ModelState) -> str:
+    """Why a run that had finished has nothing to do with the minutes that it has now, or ""."""
+    piece, reason = next_piece(known, _left_minutes(known, known.seconds))
+    return reason if piece is None else ""
+
+
+def _left_minutes(state: ModelState, spent_s: float) -> float:
+    """Of a run; what was spent on the model itself and its baselines does not count."""
+    return state.settings.minutes - (spent_s - state.began_s) / 60
+
+
 def _refuse_another_model(root: Path, known: ModelSettings, asked: ModelSettings) -> None:
-    if (known.model, known.inputs, known.mode) != (asked.model, asked.inputs, asked.mode):
+    ways = [
+        (each.model, each.inputs, each.mode, each.backward, each.piece.contract)
+        for each in (known, asked)
+    ]
+    if ways[0] != ways[1]:
         raise OutputError(
             f"{root} holds a run on {' '.join((known.model, *known.inputs))}; begin one on another "
-            "model, or with other inputs, in another directory with --out"
+            "model, or with other inputs or another contract, in another directory with --out"
         )
 
 
@@ -130,7 +131,7 @@ def _open(
     registry: Registry,
     watch: Watch,
     say: Callable[[str], None],
-) -> tuple[_Model, ModelState]:
+) -> tuple[OpenModel, ModelState]:
     """Capture, cut, and write the pieces as problem files; the state of a run that begins."""
     contract = settings.piece.contract
     device, present = resolve_target(settings.piece.target)
@@ -148,7 +149,7 @@ def _open(
     pieces = RunDirectory(root / "pieces")
     if known is None:
         write_pieces(pieces, source, captured, groups, contract.precision)
-    model = _Model(
+    model = OpenModel(
         source,
         captured,
         cost,
@@ -169,13 +170,11 @@ def _open(
         tuple(_piece_state(model, group) for group in groups),
         captured.left,
     )
-    if known is None:
-        write_state(directory, state)
     say(f"{captured.name}: {len(groups)} pieces in {root}")
     return model, state
 
 
-def _piece_state(model: _Model, group: PieceGroup) -> PieceState:
+def _piece_state(model: OpenModel, group: PieceGroup) -> PieceState:
     module = execute_problem(load_problem(_file(model, group.name)))
     init = tuple(module.get_init_inputs())
     return PieceState(
@@ -189,7 +188,7 @@ def _piece_state(model: _Model, group: PieceGroup) -> PieceState:
     )
 
 
-def _file(model: _Model, name: str) -> Path:
+def _file(model: OpenModel, name: str) -> Path:
     return model.root / "pieces" / f"{name}.py"
 
 
@@ -197,11 +196,11 @@ def _file(model: _Model, name: str) -> Path:
 
 
 def _go_through_pieces(
-    model: _Model, state: ModelState, spent_s: Callable[[], float]
+    model: OpenModel, state: ModelState, spent_s: Callable[[], float]
 ) -> ModelState:
     settings = state.settings
     while not state.finished:
-        left = settings.minutes - spent_s() / 60
+        left = _left_minutes(state, spent_s())
         piece, reason = next_piece(state, left)
         if piece is None:
             state = replace(state, finished=reason)
@@ -212,7 +211,7 @@ def _go_through_pieces(
         piece = _try_piece(model, state, piece, minutes)
         state = state.with_piece(piece)
         if piece.status is PieceStatus.KEPT and model.present:
-            state = _held_to_the_whole(model, state, piece.name)
+            state = hold_to_the_whole(model, state, piece.name)
         spent = next(each for each in state.pieces if each.name == piece.name)
         spent = replace(spent, seconds=spent.seconds + time.monotonic() - began)
         state = replace(state.with_piece(spent), seconds=spent_s())
@@ -259,7 +258,9 @@ def next_piece(state: ModelState, left_minutes: float) -> tuple[PieceState | Non
     return best, ""
 
 
-def _try_piece(model: _Model, state: ModelState, piece: PieceState, minutes: float) -> PieceState:
+def _try_piece(
+    model: OpenModel, state: ModelState, piece: PieceState, minutes: float
+) -> PieceState:
     """Run a piece's problem; what became of it."""
     try:
         run = _begun(piece)
@@ -301,82 +302,3 @@ def _begun(piece: PieceState) -> Run | None:
         return None
     with Memory() as memory:
         return memory.runs.get(piece.run) if memory.runs.has(piece.run) else None
-
-
-# --- the whole
-
-
-def _compose(model: _Model, state: ModelState) -> Path:
-    kernels = {}
-    for piece in state.kept:
-        place = model.root / "runs" / piece.name / "best_kernel.py"
-        kernels[piece.name] = (place.read_text(encoding="utf-8"), piece.init)
-    groups = list(model.groups.values())
-    return write_composed(model.root / "composed", model.captured, kernels, groups)
-
-
-def _ask(model: _Model, state: ModelState, *, last: bool) -> Proof:
-    settings = state.settings
-    place = _compose(model, state)
-    precision: Precision = settings.piece.contract.precision
-    question = Question(
-        settings.model,
-        settings.inputs,
-        settings.mode,
-        precision.value,
-        str(place.resolve()),
-        settings.piece.seed,
-        time=model.present,
-        compile=last and settings.compile,
-    )
-    return prove(question, gpu=model.present)
-
-
-def _held_to_the_whole(model: _Model, state: ModelState, name: str) -> ModelState:
-    """Keep a piece that has a kernel only if the model is right with it, and faster."""
-    proof = _ask(model, state, last=False)
-    piece = next(each for each in state.pieces if each.name == name)
-    reason = ""
-    if not proof.passed:
-        reason = f"the whole is not right with it: {proof.reason}"
-    elif name in proof.without:
-        if proof.without[name] < _KEPT_BELOW:
-            return state
-        reason = f"the whole takes {proof.without[name]:.3f} of its time without it"
-    elif (proof.ratio or 0.0) < 1 / _KEPT_BELOW:
-        reason = f"the whole is {proof.ratio or 0.0:.3f} times as fast with it"
-    if not reason:
-        return state
-    return state.with_piece(replace(piece, status=PieceStatus.DROPPED, reason=reason))
-
-
-def _prove_whole(model: _Model, state: ModelState) -> ModelState:
-    """The proof of what is composed; pieces without which alone it holds are dropped."""
-    while state.kept:
-        model.say(f"proving the whole with {len(state.kept)} pieces")
-        proof = _ask(model, state, last=True)
-        if not proof.passed and model.present:  # compiling the baselines may take too long
-            proof = _ask(model, state, last=False)
-        if proof.passed:
-            return replace(state, proof=json.dumps(asdict(proof)))
-        culprits = [piece for piece in state.kept if not _holds_alone(model, state, piece)]
-        for piece in culprits or state.kept:
-            reason = f"the whole is not right with it: {proof.reason}"
-            dropped = replace(piece, status=PieceStatus.DROPPED, reason=reason)
-            state = state.with_piece(dropped)
-        write_state(model.directory, state)
-    return state
-
-
-def _holds_alone(model: _Model, state: ModelState, piece: PieceState) -> bool:
-    """Whether the model is right with one kernel and no other."""
-    if len(state.kept) == 1:
-        return False
-    others = replace(
-        state,
-        pieces=tuple(
-            each if each.name == piece.name else replace(each, status=PieceStatus.WAITING)
-            for each in state.pieces
-        ),
-    )
-    return _ask(model, others, last=False).passed

@@ -30,6 +30,11 @@ def _report(state: ModelState) -> Iterator[str]:
             f"It stopped because {state.finished}."
         )
         yield f"\n## The whole\n\n{_proof(proof)}"
+        if state.settings.backward:
+            yield (
+                "\nForward and backward; kernels have no backward of their own, so what they "
+                "replace is computed again under autograd."
+            )
     yield "\n## Saved time\n\n```"
     yield from _waterfall(state)
     yield "```\n\n## Pieces\n"
@@ -57,14 +62,33 @@ def _proof(proof: Proof) -> str:
             f"Measured in pairs: eager {proof.eager_ms:.4g} ms, composed {proof.composed_ms:.4g} "
             f"ms, {proof.ratio or 0:.3f}x (95% above {proof.ratio_low or 0:.3f}x)."
         )
-    for name, ms in sorted(proof.baselines_ms.items(), key=lambda entry: entry[1]):
-        lines.append(f"- {name}: {ms:.4g} ms")
-    if proof.peak_bytes:
-        text = ", ".join(
-            f"{name} {size / 2**20:,.0f} MiB" for name, size in proof.peak_bytes.items()
-        )
-        lines.append(f"Peak memory: {text}.")
+    for graph in (False, True):
+        if (gain := proof.gain(graph=graph)) is not None:
+            kind = "as one CUDA graph" if graph else "as it is called"
+            lines.append(
+                f"Beside the best other way to run it {kind}, {gain[0]}: {gain[1]:.3f}x (95% above "
+                f"{gain[2]:.3f}x)."
+            )
+    if not proof.is_faster:
+        lines.append("So another way to run it is as fast, and the run counts as lost.")
+    lines += _ways(proof)
     return "\n".join(lines)
+
+
+def _ways(proof: Proof) -> Iterator[str]:
+    """A row for each way to run the model: its time and what memory it takes at most."""
+    times = dict(proof.baselines_ms)
+    for name, ms in (("eager", proof.eager_ms), ("composed", proof.composed_ms)):
+        if ms is not None:
+            times[name] = ms
+    if not times:
+        return
+    yield "\n| way | ms | peak MiB |\n|---|--:|--:|"
+    for name, ms in sorted(times.items(), key=lambda entry: entry[1]):
+        peak = f"{proof.peak_bytes[name] / 2**20:,.0f}" if name in proof.peak_bytes else "-"
+        yield f"| {name} | {ms:.4g} | {peak} |"
+    for name, reason in proof.missing.items():
+        yield f"\n{name} is missing: {reason}."
 
 
 def _waterfall(state: ModelState) -> Iterator[str]:

@@ -20,9 +20,14 @@ class ModelResult:
     state: ModelState
 
     @property
-    def is_faster(self) -> bool:
+    def is_proved(self) -> bool:
         """Whether a piece of the model has a kernel with which the whole is right and faster."""
         return bool(self.state.kept) and self.proof is not None
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the whole is also faster than the best other way to run it, launched alike."""
+        return self.is_proved and self.proof is not None and self.proof.is_faster
 
     @property
     def proof(self) -> Proof | None:
@@ -48,18 +53,25 @@ class ModelResult:
         Raises OutputError: if there are none. ValueError: if the model is another one.
         """
         composed = read_composed(self.directory)
-        if composed is None or not self.is_faster:
+        if composed is None or not self.is_proved:
             raise OutputError(f"{self.directory} has no kernels: {self}")
         return bind(model, composed)
 
     def __str__(self) -> str:
         kept, tried = len(self.state.kept), len(self.state.pieces)
-        if not self.is_faster:
+        proof = self.proof
+        if proof is None or not self.is_proved:
             return f"{self.state.name}: no kernel makes the whole faster ({self.state.finished})"
         kind = "estimated" if self.state.estimated else "measured"
+        ways = [
+            f"{gain[1]:.2f}x of {gain[0].replace('_', ' ')}"
+            for gain in (proof.gain(graph=False), proof.gain(graph=True))
+            if gain is not None
+        ]
+        beside = f"; beside the best launched alike {', '.join(ways)}" if ways else ""
         return (
             f"{self.state.name} on {self.state.device}: {self.speedup:.2f}x of eager, {kind}, by "
-            f"kernels for {kept} of {tried} pieces; proved: {self.proof.how if self.proof else ''}"
+            f"kernels for {kept} of {tried} pieces{beside}; proved: {proof.how}"
         )
 
 

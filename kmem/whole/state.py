@@ -60,10 +60,11 @@ class ModelSettings:
     model: str
     inputs: tuple[str, ...]
     mode: str | None
-    minutes: float  # of the whole run
+    minutes: float  # of all pieces
     piece: RunSettings
     least_gain: float = 0.01  # share of the model's time below which no piece is tried
-    compile: bool = True  # time torch.compile beside
+    compile: bool = True  # time the model's compiled forms beside it
+    backward: bool = False  # prove and time gradients too
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,10 @@ class ModelState:
     total_ms: float  # of one forward by its operators, before
     pieces: tuple[PieceState, ...]
     left: tuple[tuple[str, str], ...]
+    began_s: float = 0.0  # until the first piece, which the minutes do not count
     seconds: float = 0.0
     finished: str = ""  # why it stopped
+    beginning: str = ""  # JSON of the proof of the model without kernels, with its baselines
     proof: str = ""  # JSON of the proof of the whole
 
     def with_piece(self, piece: PieceState) -> "ModelState":

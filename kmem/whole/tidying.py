@@ -13,6 +13,7 @@ import torch
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
 from kmem.problem.operators.table import find_operator
 from kmem.records import TensorSpec
+from kmem.whole.drawing import is_random
 
 _DROPOUTS = tuple(
     f"aten.{name}.default"
@@ -69,7 +70,8 @@ def _without_dead(graph: OpGraph) -> OpGraph:
     wanted = set(graph.outputs)
     live = []
     for node in reversed(graph.nodes):
-        if node.name in wanted or changes_what_it_reads(node):
+        # a draw that nobody reads moves the generator for those that come after
+        if node.name in wanted or changes_what_it_reads(node) or is_random(node):
             live.append(node)
             wanted.update(node.refs())
     return replace(graph, nodes=tuple(reversed(live)))

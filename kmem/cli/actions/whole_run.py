@@ -54,6 +54,7 @@ def run_model(
         told,
         pieces.least_gain,
         compile="compile" in options.budget.baselines,
+        backward=pieces.backward,
     )
     _carry_out(settings, registry, as_json=as_json)
 
@@ -86,7 +87,7 @@ def _tell(result: ModelResult, *, as_json: bool) -> None:
     _say(f"report: {result.directory / 'report.md'}")
     if as_json:
         click.echo(json.dumps(_data(result)))
-    elif result.is_faster:
+    elif result.is_proved:
         click.echo(str(result.directory / "composed"))
     if not result.is_faster:
         raise SystemExit(EXIT_NOTHING_BEAT_BASELINE)
@@ -100,11 +101,14 @@ def _data(result: ModelResult) -> dict[str, object]:
         "device": state.device,
         "estimated": state.estimated,
         "faster": result.is_faster,
+        "proved": result.is_proved,
         "speedup": result.speedup,
         "before_ms": state.total_ms,
         "after_ms": result.after_ms,
+        "beginning": json.loads(state.beginning) if state.beginning else None,
         "proof": json.loads(state.proof) if state.proof else None,
         "stopped": state.finished,
+        "began_s": state.began_s,
         "seconds": state.seconds,
         "pieces": [
             {

@@ -57,7 +57,8 @@ class PieceOptions:
         type=click.FloatRange(min=0, min_open=True),
         default=3.0,
         show_default=True,
-        help="Most minutes for one piece; --minutes are those of the whole, by default 30.",
+        help="Most minutes for one piece; --minutes are those of all pieces, by default 30. Before "
+        "them up to 4 go to the model's baselines, on a GPU.",
     )
     least_gain: float = option(
         "--least-gain",
@@ -65,6 +66,12 @@ class PieceOptions:
         default=0.01,
         show_default=True,
         help="Share of the model's time that a piece must promise to save to be tried.",
+    )
+    backward: bool = option(
+        "--backward",
+        is_flag=True,
+        help="For training: a forward and backward is what is proved and timed. Kernels have no "
+        "backward of their own: what they replace is computed again under autograd.",
     )
 
 

@@ -2,6 +2,7 @@
 
 Nothing of this runs in a worker. In the order in which data passes:
 
+- widening.py: a forward that casts inside, computed in float64 all the same.
 - forward.py: what surrounds one forward: room on the device, flags, float64.
 - module.py: the problem's module as the judge runs it: eager, and in float64.
 - parameters.py: a second set of parameters and buffers.

@@ -11,6 +11,7 @@ import torch
 
 from kmem.errors import NO_ROOM, DeviceMemoryError, KmemError, ProblemError, first_line
 from kmem.measure.oracle.correctness import ROUNDING
+from kmem.measure.oracle.widening import Widening
 from kmem.records import Precision, Problem
 
 #: Half the distance between neighbours in TF32, which has ten bits of mantissa.
@@ -53,7 +54,7 @@ def contract_flags(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def in_double(problem: Problem) -> Iterator[None]:
-    """Run the module's forward for the oracle: tensors that it makes itself are float64 too.
+    """Run the module's forward for the oracle: what it makes or casts itself is float64 too.
 
     Raises ProblemError: if the forward raises something that is no answer to values or sizes, as a
     Triton kernel of the module does that cannot be compiled for float64.
@@ -61,7 +62,8 @@ def in_double(problem: Problem) -> Iterator[None]:
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        yield
+        with Widening():
+            yield
     except (*UNDEFINED, KmemError):
         raise
     except Exception as ex:
