@@ -111,11 +111,6 @@ class WholeExpected(Expected):
         run_oracle: Run,
         earlier: tuple[torch.Tensor, ...] | None,
     ) -> None:
-        """Raises RuntimeError: if the module answers in other shapes in float64.
-
-        torch does where it takes inputs that do not go together: an LSTM on the CPU, states of
-        another batch.
-        """
         super().__init__(answer)
         if [each.shape for each in oracle] != [each.shape for each in eager]:
             raise RuntimeError("forward has other shapes in float64: it has no answer to this")
