@@ -42,6 +42,7 @@ What follows an anchor:
 Matrix products:
 
 - epilogue.py: what follows a product element by element and is written with it.
+- ports.py: the functions that kernels are handed, and how launches hand them in.
 - approximate.py: the same where operands were rounded, in cheaper arithmetic.
 - contraction.py: matrix products of every spelling in one form.
 - matmul.py: text that the matrix-product recipes share.
@@ -68,6 +69,7 @@ The file:
 - folding.py: kernel text at known constants: branches taken.
 - unused.py: statements that nothing needs.
 - jit_text.py: jitted functions as text: parameters, calls, names.
+- tuples.py: tuples that launches pass, taken apart.
 - alignment.py: one text from the same program at several sizes.
 - constants.py: the block of constants, and the module with another one.
 - written.py: the pointers that a kernel may store through.

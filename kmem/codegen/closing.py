@@ -103,7 +103,6 @@ def _write_closing(
     (store,) = region.stores
     if store.is_row:  # stored as one channel
         statements.append(("rows", "tl.arange(0, 1)"))
-        statements.append(("offsets", "columns.to(tl.int64)[None, :] * OUT_N"))
     statements.append(("closed", f"tl.trans({store.value})"))
     operands = (*plain.operands, *(each.name for each in given))
     loads = [helper for helper in (*plain.helpers, LOAD_OPERAND) if operands]

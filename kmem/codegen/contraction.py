@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, write_epilogue
+from kmem.codegen.epilogue import Bias, Epilogue, Triangle, grow_epilogue, write_epilogue
 from kmem.codegen.steady import kept_operands
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
@@ -155,11 +155,13 @@ def _site(
     triangle = _triangle(graph, node)
     last = members[-1] if members else triangle or node
     bias = None if terms.bias is None else Bias(terms.bias, terms.alpha, terms.beta)
-    epilogue = write_epilogue(graph, node, bias, triangle, members)
+    kept = _kept(graph, triangle)
+    kept_triangle = None if triangle is None else Triangle(triangle.name, *kept)
+    epilogue = write_epilogue(graph, node, bias, kept_triangle, members)
     if epilogue is None:
         return None
     operands = tuple(graph.spec(name) for name in epilogue.operands)
-    tail = Tail(*_kept(graph, triangle), epilogue, operands)
+    tail = Tail(*kept, epilogue, operands)
     specs = (graph.spec(terms.a), graph.spec(terms.b))
     product = read_product(terms.equation, specs, last.spec, precision, tail)
     if product is None:

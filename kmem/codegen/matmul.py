@@ -2,7 +2,7 @@
 
 That is the order of tiles, the store of a tile, the sum over splits of K, and the launch arguments
 of a `Product`. Every kernel takes all sizes and strides as `tl.constexpr`, so that one text serves
-every workload. A kernel that stores tiles is a template until epilogue.specialise fills it in.
+every workload. A kernel that stores tiles is handed what follows as a function, see ports.py.
 contraction.py reads products and epilogue.py what follows them; product_tuning.py has the knobs and
 times of tiled ones; the kernels that multiply belong to the skills.
 """
@@ -10,7 +10,7 @@ times of tiled ones; the kernels that multiply belong to the skills.
 from kmem.codegen.accumulate import ADD_COMPENSATED
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.contraction import Product
-from kmem.codegen.epilogue import launch_operands
+from kmem.codegen.ports import port_arguments
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 TILE_ORDER = (
@@ -34,14 +34,14 @@ STORE_TILE = (
 @triton.jit
 def kmem_store_tile(
     out, acc, batch, split, rows, columns,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     BATCH: tl.constexpr, BATCH_INNER: tl.constexpr, SPLITS: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
-    TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr, EVEN: tl.constexpr,
+    EVEN: tl.constexpr,
 ):
-    """Write a tile of sums: into the result after the epilogue, or, for one of several splits of K,
-    as it is into scratch.
+    """Write a tile of sums: into the result after AFTER, or, for one of several splits of K, as it
+    is into scratch.
     """
     if SPLITS > 1:
         place = out + (split.to(tl.int64) * BATCH + batch) * (M * N)
@@ -52,8 +52,9 @@ def kmem_store_tile(
             + (batch // BATCH_INNER).to(tl.int64) * OUT_OUTER
             + (batch % BATCH_INNER).to(tl.int64) * OUT_INNER
         )
+        if AFTER is not None:
+            acc, rows, columns = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
         offsets = rows.to(tl.int64)[:, None] * OUT_M + columns.to(tl.int64)[None, :] * OUT_N
-        EPILOGUE_STATEMENTS
     if EVEN:
         tl.store(place + offsets, acc.to(out.dtype.element_ty))
     else:
@@ -92,11 +93,11 @@ REDUCE_SPLITS = (
 @triton.jit
 def kmem_reduce_splits(
     parts, out,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     BATCH: tl.constexpr, BATCH_INNER: tl.constexpr, SPLITS: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
-    TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):
     columns_of_tiles: tl.constexpr = (N + BLOCK_C - 1) // BLOCK_C
     rows_of_tiles: tl.constexpr = (M + BLOCK_R - 1) // BLOCK_R
@@ -114,9 +115,8 @@ def kmem_reduce_splits(
         place += BATCH * M * N
     kmem_store_tile(
         out, acc, batch, 0, rows, columns,
-        EPILOGUE_ARGUMENTS
-        M, N,
-        BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, TRIANGLE, DIAGONAL, False,
+        extra, AFTER, STEPS, M, N,
+        BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, False,
     )
 """,
 )
@@ -135,9 +135,14 @@ def output_arguments(product: Product) -> tuple[str, ...]:
         f"M={product.m.size}, N={product.n.size}, BATCH={product.batches}, "
         f"BATCH_INNER={inner.size}",
         f"OUT_OUTER={outer.out}, OUT_INNER={inner.out}, OUT_M={product.m.out}, "
-        f"OUT_N={product.n.out}, TRIANGLE={product.triangle!r}, DIAGONAL={product.diagonal}",
-        *launch_operands(product.operand_steps),
+        f"OUT_N={product.n.out}",
+        *port_arguments(product.epilogue, product.operand_steps),
     )
+
+
+def triangle_arguments(product: Product) -> str:
+    """Launch arguments of kernels that leave out tiles outside a triangle."""
+    return f"TRIANGLE={product.triangle!r}, DIAGONAL={product.diagonal}"
 
 
 def operand_arguments(product: Product) -> tuple[str, ...]:

@@ -156,10 +156,6 @@ def _write_pooled(
         ("columns", f"tl.reshape(columns, (columns.shape[0] // {size}, {size}))"),
         ("columns", f"tl.min(columns, axis=1) // {size}"),
         ("columns", f"tl.where(columns < N // {size}, columns, N)"),
-        (
-            "offsets",
-            "rows.to(tl.int64)[:, None] * OUT_M + columns.to(tl.int64)[None, :] * OUT_N",
-        ),
     ]
     if pooling.kind == "max":
         statements.append(("is_nan", "tl.max((windows != windows).to(tl.int32), axis=2) != 0"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kmem.codegen.accumulate import PROMOTE_ELEMENTS
 from kmem.codegen.calls import write_call, write_launch
 from kmem.codegen.contraction import Product, ProductAxis
-from kmem.codegen.matmul import operand_arguments, output_arguments
+from kmem.codegen.matmul import operand_arguments, output_arguments, triangle_arguments
 from kmem.codegen.product_tuning import tile_count
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
@@ -84,6 +84,7 @@ def _write_product(
         tiles_m * tiles_n * knobs.splits * product.batches,
         "a_high, a_low, a_exponents, b_high, b_low, b_exponents, target",
         *output_arguments(product),
+        triangle_arguments(product),
         *padding,
         f"PARTS_A_M={a.line_step}, PARTS_A_K={a.k_step}, "
         f"PARTS_B_K={b.k_step}, PARTS_B_N={b.line_step}",

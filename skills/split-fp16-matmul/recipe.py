@@ -8,9 +8,9 @@ share.
 from collections.abc import Sequence
 
 from kmem.codegen.contraction import Product, find_products
-from kmem.codegen.epilogue import specialise
 from kmem.codegen.matmul import SHARED_KERNELS, write_launcher
 from kmem.codegen.parts import SCALES
+from kmem.codegen.ports import hand_in
 from kmem.codegen.product_tuning import (
     SHARE_OF_BANDWIDTH,
     TileLoop,
@@ -126,7 +126,7 @@ class SplitMatmul(Recipe):
         else:
             kernels, launches = AHEAD_KERNELS, write_ahead(product, knobs)
             splits = knobs.splits
-        kernels = specialise((*SHARED_KERNELS, SCALES, *kernels), product.epilogue)
+        kernels = hand_in((*SHARED_KERNELS, SCALES, *kernels), product.epilogue)
         return Emission(kernels, write_launcher(product, launches, splits))
 
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from kmem.codegen.accumulate import PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.calls import write_launch
 from kmem.codegen.contraction import Product, find_products
-from kmem.codegen.epilogue import specialise
 from kmem.codegen.matmul import (
     SHARED_KERNELS,
     operand_arguments,
     output_arguments,
+    triangle_arguments,
     write_launcher,
 )
+from kmem.codegen.ports import hand_in
 from kmem.codegen.product_tuning import (
     TileLoop,
     TileSettings,
@@ -39,7 +40,7 @@ _KERNEL = (
 @triton.jit
 def kmem_tile_matmul(
     a, b, out,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr,
@@ -126,9 +127,8 @@ def kmem_tile_matmul(
         part = acc + (part - lost)
     kmem_store_tile(
         out, part, batch, split, rows, columns,
-        EPILOGUE_ARGUMENTS
-        M, N,
-        BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, TRIANGLE, DIAGONAL, even,
+        extra, AFTER, STEPS, M, N,
+        BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',
 )
@@ -249,6 +249,7 @@ class TileMatmul(Recipe):
             tiles_m * tiles_n * knobs.splits * product.batches,
             "a, b, target",
             *output_arguments(product),
+            triangle_arguments(product),
             *operand_arguments(product),
             f"EXACT={_is_exact(product)}, INTERPRETED=triton.knobs.runtime.interpret",
             f"PROMOTE={_promote_steps(product, knobs)}, "
@@ -258,7 +259,7 @@ class TileMatmul(Recipe):
             f"num_warps={knobs.warps}, num_stages={knobs.stages}",
         )
         return Emission(
-            specialise((*SHARED_KERNELS, _KERNEL), product.epilogue),
+            hand_in((*SHARED_KERNELS, _KERNEL), product.epilogue),
             write_launcher(product, [launch], knobs.splits),
         )
 

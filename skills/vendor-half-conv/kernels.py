@@ -17,7 +17,7 @@ STAGE_TILE = (
 @triton.jit
 def kmem_nhwc_stage_tile(
     x, staged, image, tile, scale,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -35,7 +35,8 @@ def kmem_nhwc_stage_tile(
     inside = (rows[:, None] < M) & (columns[None, :] < N)
     place = rows[:, None] * X_C + columns[None, :] * X_P
     acc = tl.load(source + place, mask=inside, other=0.0).to(tl.float32)
-    EPILOGUE_STATEMENTS
+    if AFTER is not None:
+        acc, rows, columns = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
     acc = tl.where(inside, acc, 0.0)
     bits = kmem_magnitude_bits(acc)
     most = tl.max(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1), axis=0)
@@ -53,7 +54,7 @@ STAGE = (
 @triton.jit
 def kmem_nhwc_stage(
     x, largest, staged,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
     TILES: tl.constexpr, SCALE: tl.constexpr, SCALED: tl.constexpr, BACKWARD: tl.constexpr,
@@ -65,8 +66,7 @@ def kmem_nhwc_stage(
         pid = tl.num_programs(0) - 1 - pid
     most = kmem_nhwc_stage_tile(
         x, staged, pid // TILES, pid % TILES, SCALE,
-        EPILOGUE_ARGUMENTS
-        M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
+        extra, AFTER, STEPS, M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
     )
     if SCALED:
         tl.store(largest + pid, most)
@@ -79,7 +79,7 @@ RESTAGE = (
 @triton.jit
 def kmem_nhwc_restage(
     x, largest, exponents, staged,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr,
     TILES: tl.constexpr, PARTS: tl.constexpr, GUESS: tl.constexpr, SLACK: tl.constexpr,
@@ -108,8 +108,7 @@ def kmem_nhwc_restage(
     for tile in range(part, tl.where(fits, 0, TILES), PARTS):
         kmem_nhwc_stage_tile(
             x, staged, image, tile, kmem_power_of_two(exponent),
-            EPILOGUE_ARGUMENTS
-            M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
+            extra, AFTER, STEPS, M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, BLOCK_C, BLOCK_P,
         )
 ''',
 )
@@ -173,7 +172,7 @@ FINISH = (
 @triton.jit
 def kmem_nhwc_finish(
     y, exponents, w_exponents, out,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
     BACKWARD: tl.constexpr, STREAMS: tl.constexpr,
@@ -203,7 +202,8 @@ def kmem_nhwc_finish(
         exponent = -tl.load(exponents + image) - of_rows
         half = exponent >> 1
         acc = acc * kmem_power_of_two(half)[:, None] * kmem_power_of_two(exponent - half)[:, None]
-    EPILOGUE_STATEMENTS
+    if AFTER is not None:
+        acc, rows, columns = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
     target = out + image.to(tl.int64) * OUT_IMAGE + group * (M * OUT_C)
     tl.store(
         target + rows[:, None] * OUT_C + columns[None, :] * OUT_P,

@@ -5,8 +5,9 @@ from math import prod
 
 from kmem.codegen.approximate import approximate
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
-from kmem.codegen.epilogue import Epilogue, launch_operands, specialise
+from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.parts import SCALES
+from kmem.codegen.ports import hand_in, port_arguments
 from kmem.codegen.settings import read_settings
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission, Settings
@@ -79,8 +80,8 @@ def emit_vendor(detail: VendorConv, knobs: VendorSettings) -> Emission:
     kernels = [
         SCALES,
         WEIGHTS,
-        *specialise(staging, detail.prologue),
-        *specialise((FINISH,), epilogue),
+        *hand_in(staging, detail.prologue),
+        *hand_in((FINISH,), epilogue),
     ]
     return Emission(
         tuple(dict.fromkeys(kernels)),
@@ -151,7 +152,7 @@ def _write_staging(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     sizes = tuple(axis.size for axis in detail.axes)
     steps = zip(("IMAGE", "C", "P"), detail.source, strict=True)
     given = (
-        *map(_from_prologue, launch_operands(detail.prologue_steps)),
+        *port_arguments(detail.prologue, detail.prologue_steps, "p"),
         f"M={base.group_in}, MP={padded}, N={base.inputs}, BATCH_INNER={base.groups}",
         ", ".join(f"X_{name}={step}" for name, step in steps),
     )
@@ -190,11 +191,6 @@ def _write_staging(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             "num_warps=4",
         ),
     ]
-
-
-def _from_prologue(text: str) -> str:
-    """Launch arguments in which the pointers of operands are those before the convolution."""
-    return text.replace("=e", "=p", 1)
 
 
 def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
@@ -237,6 +233,7 @@ def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
 def _write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     """The statements that write `out`."""
     base, spec = detail.base, detail.result_spec
+    epilogue = _epilogue(detail, knobs)
     block_c, block_p = finish_tile(detail, knobs)
     tiles = ceil_div(base.group_out, block_c) * ceil_div(base.positions, block_p)
     steps = zip(("IMAGE", "C", "P"), detail.result, strict=True)
@@ -248,10 +245,10 @@ def _write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             "device=x.device",
         ),
         write_launch(
-            f"kmem_nhwc_finish{_epilogue(detail, knobs).suffix}",
+            f"kmem_nhwc_finish{epilogue.suffix}",
             base.batches * tiles,
             "y, exponents, w_exponents, out",
-            *launch_operands(base.operand_steps),
+            *port_arguments(epilogue, base.operand_steps),
             f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={base.positions}",
             f"BATCH_INNER={base.groups}",
             ", ".join(f"OUT_{name}={step}" for name, step in steps),
