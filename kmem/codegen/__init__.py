@@ -44,9 +44,12 @@ Matrix products:
 - epilogue.py: what follows a product element by element and is written with it.
 - ports.py: the functions that kernels are handed, and how launches hand them in.
 - approximate.py: the same where operands were rounded, in cheaper arithmetic.
+- prologue.py: what is done to an operand of a product while it is read.
 - contraction.py: matrix products of every spelling in one form.
 - matmul.py: text that the matrix-product recipes share.
 - product_tuning.py: settings and costs of tiled products.
+- tiled_kernel.py: the kernel of tiled products.
+- tiled_product.py: the recipe class of tiled products.
 
 Convolutions and poolings:
 

@@ -44,14 +44,15 @@ _MEANINGS = {
 _STRIDE = re.compile(r"_S_(?:V_)?(?P<value>\w+)_(?P<axis>\d+|R)$")
 
 #: A step of an operand of what is handed in, see ports.py.
-_STEP = re.compile(r"_STEPS_(?P<value>\d+)_(?P<axis>\d)$")
+_STEP = re.compile(r"_STEPS(?P<side>_[AB])?_(?P<value>\d+)_(?P<axis>\d)$")
 
 
 def _meaning(name: str) -> str:
     """A comment behind a constant whose name is short."""
     step = _STEP.search(name)
     if step is not None:
-        return f"  # step of extra[{step['value']}] along {STEPS_ALONG[int(step['axis'])]}"
+        read = f"extra{(step['side'] or '').lower()}[{step['value']}]"
+        return f"  # step of {read} along {STEPS_ALONG[int(step['axis'])]}"
     stride = _STRIDE.search(name)
     if stride is not None:
         axis = "the row" if stride["axis"] == "R" else f"axis {stride['axis']}"

@@ -10,7 +10,8 @@ times of tiled ones; the kernels that multiply belong to the skills.
 from kmem.codegen.accumulate import ADD_COMPENSATED
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.contraction import Product
-from kmem.codegen.ports import port_arguments
+from kmem.codegen.epilogue import Epilogue
+from kmem.codegen.ports import AFTER, BEFORE_A, BEFORE_B, Functions, port_arguments, ported_name
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 TILE_ORDER = (
@@ -136,8 +137,26 @@ def output_arguments(product: Product) -> tuple[str, ...]:
         f"BATCH_INNER={inner.size}",
         f"OUT_OUTER={outer.out}, OUT_INNER={inner.out}, OUT_M={product.m.out}, "
         f"OUT_N={product.n.out}",
-        *port_arguments(product.epilogue, product.operand_steps),
+        *port_arguments(AFTER, product.epilogue, product.operand_steps),
     )
+
+
+def opening_arguments(product: Product) -> tuple[str, ...]:
+    """Launch arguments of kernels that make both operands of something else, in groups."""
+    steps = product.opening_steps or ((), ())
+    chains = functions_of(product)
+    groups = zip((BEFORE_A, BEFORE_B), steps, strict=True)
+    return tuple(
+        group
+        for port, own in groups
+        for group in port_arguments(port, chains.get(port, Epilogue()), own)
+    )
+
+
+def functions_of(product: Product) -> Functions:
+    """What the kernels of a product are handed at their ports."""
+    openings = zip((BEFORE_A, BEFORE_B), product.before, strict=False)
+    return {AFTER: product.epilogue, **{port: opening.chain for port, opening in openings}}
 
 
 def triangle_arguments(product: Product) -> str:
@@ -162,8 +181,12 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
         launches: statements that write `target`.
     """
     parameters = ["a", "b", *(f"e{index}" for index in range(len(product.operand_specs)))]
+    for port, opening in zip((BEFORE_A, BEFORE_B), product.before, strict=False):
+        parameters += [f"{port.pointer}{index}" for index in range(len(opening.specs))]
     shape, stride = product.out.shape, product.out.stride
-    placed = "dtype=a.dtype, device=a.device"
+    # an operand that is made while it is read may be made of another type
+    dtype = f"torch.{product.dtype}" if product.before else "a.dtype"
+    placed = f"dtype={dtype}, device=a.device"
     out = write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", placed)
     if splits == 1:
         return write_launch_function(parameters, [out, "target = out", *launches, "return out"])
@@ -179,7 +202,7 @@ def _write_sum(product: Product, splits: int) -> str:
     columns = min(_SUMMED_COLUMNS, next_power_of_two(columns_in_all))
     rows = min(next_power_of_two(rows_in_all), max(1, _SUMMED_ELEMENTS // columns))
     return write_launch(
-        f"kmem_reduce_splits{product.epilogue.suffix}",
+        ported_name(REDUCE_SPLITS, functions_of(product)),
         product.batches * ceil_div(rows_in_all, rows) * ceil_div(columns_in_all, columns),
         "target, out",
         *output_arguments(product),

@@ -1,74 +1,122 @@
 """Ports: where an anchor's kernel calls a function that it is handed.
 
-An anchor is static text. Its kernel takes the function as AFTER, the pointers that the function
-reads as one tuple, `extra`, and their steps along both batch axes, rows and columns as another:
+An anchor is static text. At each of its ports the kernel takes a function, the pointers that the
+function reads as one tuple, and their steps along both batch axes, rows and columns as another:
 
     if AFTER is not None:
         acc, rows, columns = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
 
-What comes back are the values and the places where they belong: a function that leaves one row of a
-tile, or one value of each of its windows, says so by these. What follows an anchor is written as
-such a function from its statements (`write_function`), a launch passes it (`port_arguments`), and
-`hand_in` gives the kernels that take it names of their own, so that two sites whose functions
-differ do not share a kernel. specialising.py then writes the function's name where the kernel calls
-AFTER, and takes the tuples apart.
+What comes back of AFTER are the values and the places where they belong: a function that leaves one
+row of a tile, or one value of each of its windows, says so by these. BEFORE_A and BEFORE_B give
+back values alone. Such a function is written from the statements of an epilogue or an opening
+(`write_function`), a launch passes it (`port_arguments`), and `hand_in` gives the kernels that take
+it names of their own, so that two sites whose functions differ do not share a kernel.
+specialising.py then writes the function's name where the kernel calls its port, and takes the
+tuples apart.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from kmem.codegen.epilogue import Epilogue
+from kmem.records import content_hash
 
-#: Elements of the inner tuples of STEPS.
+#: Elements of the inner tuples of a port's steps.
 STEPS_ALONG = ("outer batches", "inner batches", "rows", "columns")
 
-_HEAD = '''@triton.jit
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A place in a kernel's text at which it calls a function.
+
+    `function`, `extra` and `steps` are parameters of the kernel, `pointer` what a launcher calls
+    the pointers before their number. `moves` is whether the function says where values belong.
+    """
+
+    function: str
+    extra: str
+    steps: str
+    pointer: str
+    moves: bool = False
+
+
+AFTER = Port("AFTER", "extra", "STEPS", "e", moves=True)
+#: What AFTER is where a kernel reads, of which the launcher has another one for what it writes.
+AFTER_LOAD = Port("AFTER", "extra", "STEPS", "p", moves=True)
+BEFORE_A = Port("BEFORE_A", "extra_a", "STEPS_A", "p")
+BEFORE_B = Port("BEFORE_B", "extra_b", "STEPS_B", "q")
+
+#: What is handed in at each port; a port that is left out, or has no statements, stays empty.
+Functions = Mapping[Port, Epilogue]
+
+_HEAD = """@triton.jit
 def {name}(
     acc, batch, rows, columns, extra,
     STEPS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
 ):
-    """What is made of a tile of values, and the rows and columns where it belongs."""
-'''
+"""
+_MADE = '    """What is made of a tile of values."""\n'
+_MOVED = '    """What is made of a tile of values, and the rows and columns where it belongs."""\n'
 
 
-def write_function(epilogue: Epilogue) -> tuple[str, str]:
-    """The name and the text of the function that runs an epilogue's statements on `acc`."""
-    lines = [line for index in range(len(epilogue.operands)) for line in _load_operand(index)]
-    lines += [f"{name} = {text}" for name, text in epilogue.statements]
-    lines.append(f"return {epilogue.statements[-1][0]}, rows, columns")
-    name = _function_name(epilogue)
-    return name, _HEAD.format(name=name) + "".join(f"    {line}\n" for line in lines)
+def write_function(port: Port, chain: Epilogue) -> tuple[str, str]:
+    """The name and the text of the function that runs a chain's statements on `acc`."""
+    lines = [line for index in range(len(chain.operands)) for line in _load_operand(index)]
+    lines += [f"{name} = {text}" for name, text in chain.statements]
+    value = chain.statements[-1][0]
+    lines.append(f"return {value}, rows, columns" if port.moves else f"return {value}")
+    name = _function_name(port, chain)
+    head = _HEAD.format(name=name) + (_MOVED if port.moves else _MADE)
+    return name, head + "".join(f"    {line}\n" for line in lines)
 
 
 def port_arguments(
-    epilogue: Epilogue, steps: Sequence[tuple[int, int, int, int]], pointer: str = "e"
+    port: Port, chain: Epilogue, steps: Sequence[tuple[int, int, int, int]]
 ) -> tuple[str, ...]:
-    """Keyword arguments of a launch that hands an epilogue in, in groups.
+    """Keyword arguments of a launch that hands a chain in at a port, in groups.
 
     Args:
         steps: of each operand along both batch axes, rows and columns, in elements.
-        pointer: what the launcher's operands are called before their number.
     """
-    pointers = "".join(f"{pointer}{index}, " for index in range(len(steps)))
-    function = _function_name(epilogue) if epilogue.statements else None
-    return f"extra=({pointers.rstrip()}), AFTER={function}", f"STEPS={tuple(steps)!r}"
+    pointers = "".join(f"{port.pointer}{index}, " for index in range(len(steps))).rstrip()
+    function = _function_name(port, chain) if chain.statements else None
+    return (
+        f"{port.extra}=({pointers}), {port.function}={function}",
+        f"{port.steps}={tuple(steps)!r}",
+    )
 
 
-def hand_in(kernels: Sequence[tuple[str, str]], epilogue: Epilogue) -> tuple[tuple[str, str], ...]:
-    """Kernels that take an epilogue, under names of their own, after the functions that it is."""
-    names = {name: name + epilogue.suffix for name, text in kernels if "AFTER" in text}
-    functions = (*epilogue.helpers, write_function(epilogue)) if epilogue.statements else ()
-    written = [(names.get(name, name), _renamed(text, names)) for name, text in kernels]
-    return (*functions, *written)
-
-
-def _renamed(text: str, names: dict[str, str]) -> str:
+def hand_in(
+    kernels: Sequence[tuple[str, str]], functions: Functions
+) -> tuple[tuple[str, str], ...]:
+    """Kernels with ports under names of their own, after the functions that they are handed."""
+    names = {name: ported_name((name, text), functions) for name, text in kernels}
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
-    return pattern.sub(lambda match: names[match[0]], text) if names else text
+    filled = [(port, chain) for port, chain in functions.items() if chain.statements]
+    written = [helper for _, chain in filled for helper in chain.helpers]
+    written += [write_function(port, chain) for port, chain in filled]
+    written += [
+        (names[name], pattern.sub(lambda match: names[match[0]], text)) for name, text in kernels
+    ]
+    return tuple(dict.fromkeys(written))
 
 
-def _function_name(epilogue: Epilogue) -> str:
-    return f"kmem_after{epilogue.suffix}"
+def ported_name(kernel: tuple[str, str], functions: Functions) -> str:
+    """What a kernel, given as name and text, is called where these are handed in."""
+    name, text = kernel
+    suffixes = [
+        chain.suffix
+        for port, chain in functions.items()
+        if chain.statements and re.search(rf"\b{port.function}\b", text)
+    ]
+    if len(suffixes) > 1:
+        return f"{name}_{content_hash(*suffixes)[:8]}"
+    return name + "".join(suffixes)
+
+
+def _function_name(port: Port, chain: Epilogue) -> str:
+    return f"kmem_{'after' if port.moves else 'before'}{chain.suffix}"
 
 
 def _load_operand(index: int) -> list[str]:

@@ -28,7 +28,7 @@ from kmem.codegen.convolution import (
 )
 from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.parts import SCALES, STORE_HALVES, STORE_PARTS
-from kmem.codegen.ports import hand_in
+from kmem.codegen.ports import AFTER, hand_in
 from kmem.codegen.staged_operands import (
     LARGEST,
     PACK_FILTER,
@@ -237,7 +237,7 @@ def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
         _write_product(detail, knobs),
     ]
     return Emission(
-        hand_in(_KERNELS, detail.epilogue),
+        hand_in(_KERNELS, {AFTER: detail.epilogue}),
         write_launcher(detail, statements),
         own_size_only=is_scaled(detail) and knobs.terms == 1,
     )

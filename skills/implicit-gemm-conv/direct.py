@@ -20,7 +20,7 @@ from kmem.codegen.convolution import (
 )
 from kmem.codegen.matmul import STORE_TILE
 from kmem.codegen.parts import SCALES, STORE_HALVES, STORE_PARTS
-from kmem.codegen.ports import hand_in
+from kmem.codegen.ports import AFTER, hand_in
 from kmem.codegen.staged_operands import PACK_FILTER, packing_block, padded_outputs
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Emission
@@ -207,7 +207,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         multiply,
     ]
     return Emission(
-        hand_in(_KERNELS, detail.epilogue),
+        hand_in(_KERNELS, {AFTER: detail.epilogue}),
         write_launcher(detail, statements),
         own_size_only=detail.dtype == "float32" and not is_split(detail, knobs),
     )

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from kmem.codegen.accumulate import ADD_COMPENSATED, LONG_CHAIN
 from kmem.codegen.calls import write_launch
 from kmem.codegen.contraction import Product
-from kmem.codegen.matmul import REDUCE_SPLITS, STORE_TILE, output_arguments, write_launcher
+from kmem.codegen.matmul import (
+    REDUCE_SPLITS,
+    STORE_TILE,
+    functions_of,
+    output_arguments,
+    write_launcher,
+)
 from kmem.codegen.ports import hand_in
 from kmem.codegen.product_tuning import operand_width
 from kmem.problem.sizes import ceil_div, next_power_of_two
@@ -192,5 +198,5 @@ def emit_matvec(product: Product, knobs: MatvecSettings) -> Emission:
         f"BLOCK_K={knobs.block_k}, GROUP={added_at_once(product, knobs.block_k)}",
         f"num_warps={knobs.warps}",
     )
-    kernels = hand_in((STORE_TILE, ADD_COMPENSATED, REDUCE_SPLITS, _KERNEL), product.epilogue)
+    kernels = hand_in((STORE_TILE, ADD_COMPENSATED, REDUCE_SPLITS, _KERNEL), functions_of(product))
     return Emission(kernels, write_launcher(product, [launch], knobs.splits))

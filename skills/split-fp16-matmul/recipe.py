@@ -8,7 +8,7 @@ share.
 from collections.abc import Sequence
 
 from kmem.codegen.contraction import Product, find_products
-from kmem.codegen.matmul import SHARED_KERNELS, write_launcher
+from kmem.codegen.matmul import SHARED_KERNELS, functions_of, write_launcher
 from kmem.codegen.parts import SCALES
 from kmem.codegen.ports import hand_in
 from kmem.codegen.product_tuning import (
@@ -126,7 +126,7 @@ class SplitMatmul(Recipe):
         else:
             kernels, launches = AHEAD_KERNELS, write_ahead(product, knobs)
             splits = knobs.splits
-        kernels = hand_in((*SHARED_KERNELS, SCALES, *kernels), product.epilogue)
+        kernels = hand_in((*SHARED_KERNELS, SCALES, *kernels), functions_of(product))
         return Emission(kernels, write_launcher(product, launches, splits))
 
 
