@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import pytest
+import torch
 from module_problems import problem, recipe
 
 from kmem.devices import named_target
 from kmem.problem.operators.row import Layout
 from kmem.problem.operators.table import lowering_of
 from kmem.records import Contract, Knob, Precision
-from kmem.testing import check_recipe, trace_source
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 H200 = named_target("h200")
 TILE = {"block_m": 16, "block_n": 32, "block_k": 16, "warps": 4, "stages": 3, "group": 2}
@@ -52,7 +53,14 @@ PHASES = {
 #: What is made of x, which y is like; what is made of z, the anchor's, which r is like.
 PROLOGUES = {"": "x", "relu": "torch.relu(x) + 1", "gate": "torch.sigmoid(x) * y"}
 EPILOGUES = {"": "z", "gelu": "F.gelu(z) * 0.5", "residual": "torch.tanh(z) + r"}
-REDUCTIONS = {"": "z", "softmax": "torch.softmax(z, 1)", "pool": "F.max_pool2d(z, 2)"}
+REDUCTIONS = {
+    "": "z",
+    "softmax": "torch.softmax(z, 1)",
+    "pool": "F.max_pool2d(z, 2)",
+    "logsumexp": "torch.tanh(torch.logsumexp(z, -1))",
+    "max": "torch.amax(z, -1, keepdim=True) * 2",
+    "sum": "z.sum(-1)",
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,15 @@ INT8 = (
 )
 OPENED = ("relu", "gate")
 ANCHORS = {
+    "reduced linear": Anchor(
+        "reduce-after-gemm",
+        "self.l(x)",
+        "18, 33",
+        "18, 75",
+        "self.l = nn.Linear(33, 75)",
+        {**TILE, "splits": 1},
+        reductions=("sum", "max", "logsumexp"),
+    ),
     "opened linear": Anchor(
         "gemm-prologue-fusion",
         "self.l(x)",
@@ -149,6 +166,15 @@ ANCHORS = {
         reductions=("", "pool"),
         leaves=(("residual", "pool"),),
     ),
+    "reduced batch in splits": Anchor(
+        "reduce-after-gemm",
+        "self.w @ x",
+        "2, 33, 64",
+        "2, 18, 64",
+        "self.w = nn.Parameter(torch.randn(18, 33))",
+        {**TILE, "splits": 2},
+        reductions=("sum", "max", "logsumexp"),
+    ),
     "opened half precision": Anchor(
         "gemm-prologue-fusion",
         "self.l(x)",
@@ -187,7 +213,7 @@ def _cells() -> dict[str, tuple[Anchor, str, str, str]]:
 CELLS = _cells()
 
 
-@pytest.mark.slow(after=7)
+@pytest.mark.slow(after=8)
 @pytest.mark.parametrize("cell", CELLS)
 def test_one_site_covers_what_its_ports_take(cell):
     anchor, before, after, reduced = CELLS[cell]
@@ -233,3 +259,40 @@ def test_an_operand_is_made_while_it_is_read_if_nothing_else_reads_it(expression
         for name in opening.nodes
     }
     assert before == opened
+
+
+@pytest.mark.parametrize("reduction", ["torch.logsumexp(z, 1)", "torch.amax(z, 1)", "z.sum(1)"])
+def test_parts_of_rows_keep_what_is_not_finite(reduction):
+    source = problem(
+        f"(lambda z: {reduction})(x @ y)",
+        "torch.rand(8, 32), torch.rand(32, 75)",
+        parameters="x, y",
+    )
+    _, graph = trace_source(source)
+    own = recipe("reduce-after-gemm")
+    (site,) = own.match(graph, Contract())
+    settings = {**TILE, "splits": 1}
+    module = import_source(emit_source(source, graph, [(own, site, settings)]))
+    inf = float("inf")
+    x, y = torch.zeros(8, 32), torch.rand(32, 75)
+    x[:, 0] = torch.tensor([inf, -inf, float("nan"), 1e30, -1e30, 0.0, 3e38, 1.0])
+    expected = eval(reduction, {"torch": torch, "z": x[:, :1] * y[:1]})
+    torch.testing.assert_close(module.ModelNew()(x, y), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [
+        ("torch.amax(x @ y, 1)", 1),
+        ("torch.amax(x @ y, 0)", 0),  # over rows
+        ("torch.amax(x @ y[:, :20], 1)", 0),  # a row is hardly more than a part
+        ("(lambda z: z - torch.amax(z, 1, keepdim=True))(x @ y)", 0),  # read again
+        ("torch.argmax(x @ y, 1)", 0),
+        ("torch.amax((x @ y).T, 0)", 0),  # a view lies between
+        ("torch.amax(x @ y, 1) * x[:, 0]", 0),  # another operand behind it
+    ],
+)
+def test_tiles_leave_parts_of_rows_where_one_value_of_each_is_wanted(expression, count):
+    source = problem(expression, "torch.rand(33, 33), torch.rand(33, 33)", parameters="x, y")
+    _, graph = trace_source(source)
+    assert len(recipe("reduce-after-gemm").match(graph, Contract())) == count

@@ -47,6 +47,8 @@ Matrix products:
 - prologue.py: what is done to an operand of a product while it is read.
 - contraction.py: matrix products of every spelling in one form.
 - matmul.py: text that the matrix-product recipes share.
+- finishing.py: the kernel that finishes rows of which tiles left parts.
+- partial_rows.py: rows of a product reduced where its tiles are stored.
 - product_tuning.py: settings and costs of tiled products.
 - tiled_kernel.py: the kernel of tiled products.
 - tiled_product.py: the recipe class of tiled products.

@@ -14,6 +14,7 @@ from itertools import product as all_pairs
 from math import prod
 
 from kmem.codegen.epilogue import Bias, Epilogue, Triangle, grow_epilogue, write_epilogue
+from kmem.codegen.finishing import Finish
 from kmem.codegen.prologue import Opening, grow_opening, leave_closed
 from kmem.codegen.steady import kept_operands
 from kmem.problem.dtypes import FLOATS
@@ -81,6 +82,7 @@ class Product:
     epilogue: Epilogue = Epilogue()
     operand_specs: tuple[TensorSpec, ...] = ()
     before: tuple[Opening, ...] = ()
+    finish: Finish | None = None  # with it, tiles leave parts of rows, and `out` is the rows' value
 
     @property
     def batches(self) -> int:

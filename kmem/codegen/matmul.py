@@ -159,6 +159,16 @@ def functions_of(product: Product) -> Functions:
     return {AFTER: product.epilogue, **{port: opening.chain for port, opening in openings}}
 
 
+def reducing_options(product: Product) -> str:
+    """Launch options of kernels that store tiles of which parts of rows are left."""
+    return "" if product.finish is None else product.finish.options
+
+
+def finishing_kernels(product: Product) -> tuple[tuple[str, str], ...]:
+    """What is launched behind a product whose tiles leave parts of rows."""
+    return () if product.finish is None else product.finish.kernels
+
+
 def triangle_arguments(product: Product) -> str:
     """Launch arguments of kernels that leave out tiles outside a triangle."""
     return f"TRIANGLE={product.triangle!r}, DIAGONAL={product.diagonal}"
@@ -187,24 +197,31 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
     # an operand that is made while it is read may be made of another type
     dtype = f"torch.{product.dtype}" if product.before else "a.dtype"
     placed = f"dtype={dtype}, device=a.device"
-    out = write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", placed)
+    made = [write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", placed)]
+    result, last = "out", []
+    if product.finish is not None:
+        size = product.finish.rows * product.finish.row_elements
+        made.append(f"parts = torch.empty({size}, dtype=torch.float32, device=a.device)")
+        result, last = "parts", [product.finish.write_launch()]
     if splits == 1:
-        return write_launch_function(parameters, [out, "target = out", *launches, "return out"])
-    scratch = (splits, product.batches, product.m.size, product.n.size)
-    target = f"target = torch.empty({scratch!r}, dtype=torch.float32, device=a.device)"
-    statements = [out, target, *launches, _write_sum(product, splits), "return out"]
-    return write_launch_function(parameters, statements)
+        made.append(f"target = {result}")
+    else:
+        scratch = (splits, product.batches, product.m.size, product.n.size)
+        made.append(f"target = torch.empty({scratch!r}, dtype=torch.float32, device=a.device)")
+        last = [_write_sum(product, splits, result), *last]
+    return write_launch_function(parameters, [*made, *launches, *last, "return out"])
 
 
-def _write_sum(product: Product, splits: int) -> str:
-    """The launch that adds the splits of K."""
+def _write_sum(product: Product, splits: int, result: str) -> str:
+    """The launch that adds the splits of K into a result."""
     rows_in_all, columns_in_all = product.m.size, product.n.size
     columns = min(_SUMMED_COLUMNS, next_power_of_two(columns_in_all))
     rows = min(next_power_of_two(rows_in_all), max(1, _SUMMED_ELEMENTS // columns))
     return write_launch(
         ported_name(REDUCE_SPLITS, functions_of(product)),
         product.batches * ceil_div(rows_in_all, rows) * ceil_div(columns_in_all, columns),
-        "target, out",
+        f"target, {result}",
         *output_arguments(product),
         f"SPLITS={splits}, BLOCK_R={rows}, BLOCK_C={columns}",
+        reducing_options(product),
     )

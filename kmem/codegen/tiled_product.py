@@ -11,13 +11,16 @@ from kmem.codegen.calls import write_launch
 from kmem.codegen.contraction import Product, find_products
 from kmem.codegen.matmul import (
     SHARED_KERNELS,
+    finishing_kernels,
     functions_of,
     opening_arguments,
     operand_arguments,
     output_arguments,
+    reducing_options,
     triangle_arguments,
     write_launcher,
 )
+from kmem.codegen.partial_rows import reduce_sites
 from kmem.codegen.ports import hand_in, ported_name
 from kmem.codegen.product_tuning import (
     TileLoop,
@@ -92,11 +95,12 @@ class TiledProducts(Recipe):
     """Tiled product with fp32 accumulation.
 
     fp32 operands are multiplied exactly, whatever the contract allows. With `opens` it takes those
-    products alone of which an operand is made by pointwise nodes, and makes it while it is read.
+    products alone of which an operand is made by pointwise nodes, and makes it while it is read;
+    with `reduces` those alone of which only a value for each row is wanted.
     """
 
-    def __init__(self, *, opens: bool = False) -> None:
-        self.opens = opens
+    def __init__(self, *, opens: bool = False, reduces: bool = False) -> None:
+        self.opens, self.reduces = opens, reduces
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
     roles = {
@@ -110,9 +114,10 @@ class TiledProducts(Recipe):
     }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
+        sites = find_products(graph, contract, opens=self.opens)
         return [
             site
-            for site in find_products(graph, contract, opens=self.opens)
+            for site in (reduce_sites(graph, sites) if self.reduces else sites)
             if min(site.detail.m.size, site.detail.n.size, site.detail.k.size) > 1
         ]
 
@@ -167,9 +172,11 @@ class TiledProducts(Recipe):
             f"SPLITS={knobs.splits}, GROUP={knobs.group}",
             f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, BLOCK_K={knobs.block_k}",
             f"num_warps={knobs.warps}, num_stages={knobs.stages}",
+            reducing_options(product),
         )
+        kernels = hand_in((*SHARED_KERNELS, TILE_MATMUL), functions_of(product))
         return Emission(
-            hand_in((*SHARED_KERNELS, TILE_MATMUL), functions_of(product)),
+            tuple(dict.fromkeys((*kernels, *finishing_kernels(product)))),
             write_launcher(product, [launch], knobs.splits),
         )
 
