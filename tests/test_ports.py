@@ -175,6 +175,15 @@ ANCHORS = {
         {**TILE, "splits": 2},
         reductions=("sum", "max", "logsumexp"),
     ),
+    "reduced to less than a part": Anchor(
+        "reduce-after-gemm",
+        "self.l(x)",
+        "18, 33",
+        "18, 3",
+        "self.l = nn.Linear(33, 3)",
+        {**TILE, "splits": 2},
+        reductions=("max", "logsumexp"),
+    ),
     "opened half precision": Anchor(
         "gemm-prologue-fusion",
         "self.l(x)",
@@ -191,7 +200,22 @@ ANCHORS = {
         "tile-matmul", "self.l(x)", "18, 33", "18, 20", LINEAR, {**TILE, "splits": 2}
     ),
     "split": Anchor(
-        "split-fp16-matmul", "self.l(x)", "18, 33", "18, 20", LINEAR, {**TILE, "splits": 1}
+        "split-fp16-matmul",
+        "self.l(x)",
+        "18, 33",
+        "18, 75",
+        "self.l = nn.Linear(33, 75)",
+        {**TILE, "splits": 1},
+        reductions=("", "sum", "max", "logsumexp"),
+    ),
+    "split in the loop": Anchor(
+        "split-fp16-matmul",
+        "self.l(x)",
+        "18, 33",
+        "18, 75",
+        "self.l = nn.Linear(33, 75)",
+        {**TILE, "splits": 2, "split": "in_loop"},
+        reductions=("", "max", "logsumexp"),
     ),
     "matrix-vector": Anchor(
         "matvec-rows-per-program", "self.l(x)", "2, 33", "2, 20", LINEAR, MATVEC
@@ -261,15 +285,23 @@ def test_an_operand_is_made_while_it_is_read_if_nothing_else_reads_it(expression
     assert before == opened
 
 
-@pytest.mark.parametrize("reduction", ["torch.logsumexp(z, 1)", "torch.amax(z, 1)", "z.sum(1)"])
-def test_parts_of_rows_keep_what_is_not_finite(reduction):
+@pytest.mark.parametrize(
+    ("skill", "reduction"),
+    [
+        ("reduce-after-gemm", "torch.logsumexp(z, 1)"),
+        ("reduce-after-gemm", "torch.amax(z, 1)"),
+        ("split-fp16-matmul", "torch.logsumexp(z, 1)"),
+        ("split-fp16-matmul", "z.sum(1)"),
+    ],
+)
+def test_parts_of_rows_keep_what_is_not_finite(skill, reduction):
     source = problem(
         f"(lambda z: {reduction})(x @ y)",
         "torch.rand(8, 32), torch.rand(32, 75)",
         parameters="x, y",
     )
     _, graph = trace_source(source)
-    own = recipe("reduce-after-gemm")
+    own = recipe(skill)
     (site,) = own.match(graph, Contract())
     settings = {**TILE, "splits": 1}
     module = import_source(emit_source(source, graph, [(own, site, settings)]))
@@ -285,7 +317,7 @@ def test_parts_of_rows_keep_what_is_not_finite(reduction):
     [
         ("torch.amax(x @ y, 1)", 1),
         ("torch.amax(x @ y, 0)", 0),  # over rows
-        ("torch.amax(x @ y[:, :20], 1)", 0),  # a row is hardly more than a part
+        ("torch.amax(x @ y[:, :5], 1)", 1),  # as a small workload may have it
         ("(lambda z: z - torch.amax(z, 1, keepdim=True))(x @ y)", 0),  # read again
         ("torch.argmax(x @ y, 1)", 0),
         ("torch.amax((x @ y).T, 0)", 0),  # a view lies between

@@ -11,6 +11,7 @@ from kmem.codegen.accumulate import ADD_COMPENSATED
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.contraction import Product
 from kmem.codegen.epilogue import Epilogue
+from kmem.codegen.finishing import WINDOW
 from kmem.codegen.ports import AFTER, BEFORE_A, BEFORE_B, Functions, port_arguments, ported_name
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
@@ -215,7 +216,8 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
 def _write_sum(product: Product, splits: int, result: str) -> str:
     """The launch that adds the splits of K into a result."""
     rows_in_all, columns_in_all = product.m.size, product.n.size
-    columns = min(_SUMMED_COLUMNS, next_power_of_two(columns_in_all))
+    fewest = 1 if product.finish is None else WINDOW
+    columns = min(_SUMMED_COLUMNS, max(fewest, next_power_of_two(columns_in_all)))
     rows = min(next_power_of_two(rows_in_all), max(1, _SUMMED_ELEMENTS // columns))
     return write_launch(
         ported_name(REDUCE_SPLITS, functions_of(product)),

@@ -26,8 +26,9 @@ from kmem.recipes import Site
 from kmem.records import TensorSpec
 
 _KINDS = ("sum", "prod", "max", "min", "softmax", "logsumexp")
-#: A row has as many columns at least, and a tile of its finishing as many parts at most.
-_FEWEST_COLUMNS, _MOST_COLUMNS = 2 * WINDOW, 2**17
+#: A row has as many columns at most: a program of the last kernel holds the states of a whole one.
+#: It may have few, for a small workload must match wherever the full one does.
+_FEWEST_COLUMNS, _MOST_COLUMNS = 2, 2**17
 
 
 def reduce_sites(graph: OpGraph, sites: Sequence[Site]) -> list[Site]:
