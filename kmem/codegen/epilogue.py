@@ -89,6 +89,7 @@ class Triangle:
 class Epilogue:
     """Statements on `acc`, the fp32 tile of sums; the last one makes what is stored.
 
+    `places` are statements on `rows` and `columns`, where what is stored belongs elsewhere.
     Operand i is `x<i>`. `operands` are graph values, of fp32, bf16 or fp16, that broadcast to the
     product's shape. `helpers` are the jitted functions that the statements call, as (name, text).
     """
@@ -96,11 +97,13 @@ class Epilogue:
     statements: tuple[tuple[str, str], ...] = ()
     operands: tuple[str, ...] = ()
     helpers: tuple[tuple[str, str], ...] = ()
+    places: tuple[tuple[str, str], ...] = ()
 
     @property
     def suffix(self) -> str:
         """What the names of kernels with these statements end in; empty for a bare product."""
-        return f"_{content_hash(repr(self.statements))[:8]}" if self.statements else ""
+        said = repr((self.statements, self.places) if self.places else self.statements)
+        return f"_{content_hash(said)[:8]}" if self.statements else ""
 
 
 def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> tuple[Node, ...]:

@@ -36,7 +36,7 @@ STORE_TILE = (
 @triton.jit
 def kmem_store_tile(
     out, acc, batch, split, rows, columns,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     BATCH: tl.constexpr, BATCH_INNER: tl.constexpr, SPLITS: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
@@ -55,7 +55,9 @@ def kmem_store_tile(
             + (batch % BATCH_INNER).to(tl.int64) * OUT_INNER
         )
         if AFTER is not None:
-            acc, rows, columns = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+            acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+        if PLACE is not None:
+            rows, columns = PLACE(rows, columns, N)
         offsets = rows.to(tl.int64)[:, None] * OUT_M + columns.to(tl.int64)[None, :] * OUT_N
     if EVEN:
         tl.store(place + offsets, acc.to(out.dtype.element_ty))
@@ -95,7 +97,7 @@ REDUCE_SPLITS = (
 @triton.jit
 def kmem_reduce_splits(
     parts, out,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     BATCH: tl.constexpr, BATCH_INNER: tl.constexpr, SPLITS: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
@@ -117,7 +119,7 @@ def kmem_reduce_splits(
         place += BATCH * M * N
     kmem_store_tile(
         out, acc, batch, 0, rows, columns,
-        extra, AFTER, STEPS, M, N,
+        extra, AFTER, STEPS, PLACE, M, N,
         BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, False,
     )
 """,

@@ -161,25 +161,27 @@ def _write_partial(region: Region, before: Epilogue) -> Epilogue:
             lines = (line.split(" = ", 1) for line in kind.direct(item.read, item.names))
             statements += [(name, text) for name, text in lines]
             helpers += kind.helpers
-    statements += [
+    places = [
         ("columns", f"tl.reshape(columns, (columns.shape[0] // {WINDOW}, {WINDOW}))"),
         ("columns", f"tl.min(columns, axis=1) // {WINDOW}"),
         ("is_part", f"columns < (N + {WINDOW - 1}) // {WINDOW}"),
     ]
     states = [f"tl.reshape({name}, {parts})" for name in reduction.names]
     if len(states) == 1:
-        statements.append(("columns", "tl.where(is_part, columns, N)"))
+        places.append(("columns", "tl.where(is_part, columns, N)"))
         statements.append(("states", states[0]))
     else:  # side by side
         pairs = f"(columns.shape[0] * {len(states)},)"
-        statements += [
+        places += [
             ("columns", "tl.where(is_part, columns * 2, N)"),
             ("columns", f"tl.reshape(tl.join(columns, columns + 1), {pairs})"),
+        ]
+        statements += [
             ("states", f"tl.join({states[0]}, {states[1]})"),
             ("states", f"tl.reshape(states, (acc.shape[0], acc.shape[1] // {WINDOW} * 2))"),
         ]
     known = dict([*before.helpers, *order_helpers(helpers)])
-    return Epilogue(tuple(statements), before.operands, tuple(known.items()))
+    return Epilogue(tuple(statements), before.operands, tuple(known.items()), tuple(places))
 
 
 def _write_finish(region: Region) -> tuple[str, ...]:

@@ -4,15 +4,17 @@ An anchor is static text. At each of its ports the kernel takes a function, the 
 function reads as one tuple, and their steps along both batch axes, rows and columns as another:
 
     if AFTER is not None:
-        acc, rows, columns = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+        acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+    if PLACE is not None:
+        rows, columns = PLACE(rows, columns, N)
 
-What comes back of AFTER are the values and the places where they belong: a function that leaves one
-row of a tile, or one value of each of its windows, says so by these. BEFORE_A and BEFORE_B give
-back values alone. Such a function is written from the statements of an epilogue or an opening
-(`write_function`), a launch passes it (`port_arguments`), and `hand_in` gives the kernels that take
-it names of their own, so that two sites whose functions differ do not share a kernel.
-specialising.py then writes the function's name where the kernel calls its port, and takes the
-tuples apart.
+Where AFTER leaves one row of a tile, or one value of each of its windows, PLACE says where these
+belong. It is a function of its own, so that no address follows from one that is given pointers:
+compilers that look for what a kernel writes would take these for written. Such a function is
+written from the statements of an epilogue or an opening (`write_function`), a launch passes it
+(`port_arguments`), and `hand_in` gives the kernels that take it names of their own, so that two
+sites whose functions differ do not share a kernel. specialising.py then writes the function's name
+where the kernel calls its port, and takes the tuples apart.
 """
 
 import re
@@ -31,7 +33,7 @@ class Port:
     """A place in a kernel's text at which it calls a function.
 
     `function`, `extra` and `steps` are parameters of the kernel, `pointer` what a launcher calls
-    the pointers before their number. `moves` is whether the function says where values belong.
+    the pointers before their number. `moves` is whether the kernel takes PLACE, too.
     """
 
     function: str
@@ -42,8 +44,9 @@ class Port:
 
 
 AFTER = Port("AFTER", "extra", "STEPS", "e", moves=True)
-#: What AFTER is where a kernel reads, of which the launcher has another one for what it writes.
-AFTER_LOAD = Port("AFTER", "extra", "STEPS", "p", moves=True)
+#: The same where values stay where they are; and where pointers are named apart from those.
+IN_PLACE = Port("AFTER", "extra", "STEPS", "e")
+AFTER_LOAD = Port("AFTER", "extra", "STEPS", "p")
 BEFORE_A = Port("BEFORE_A", "extra_a", "STEPS_A", "p")
 BEFORE_B = Port("BEFORE_B", "extra_b", "STEPS_B", "q")
 
@@ -55,20 +58,28 @@ def {name}(
     acc, batch, rows, columns, extra,
     STEPS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
 ):
+    \"\"\"What is made of a tile of values.\"\"\"
 """
-_MADE = '    """What is made of a tile of values."""\n'
-_MOVED = '    """What is made of a tile of values, and the rows and columns where it belongs."""\n'
+_PLACE_HEAD = """@triton.jit
+def {name}(rows, columns, N: tl.constexpr):
+    \"\"\"The rows and columns where what is left of a tile belongs.\"\"\"
+"""
 
 
 def write_function(port: Port, chain: Epilogue) -> tuple[str, str]:
     """The name and the text of the function that runs a chain's statements on `acc`."""
     lines = [line for index in range(len(chain.operands)) for line in _load_operand(index)]
     lines += [f"{name} = {text}" for name, text in chain.statements]
-    value = chain.statements[-1][0]
-    lines.append(f"return {value}, rows, columns" if port.moves else f"return {value}")
+    lines.append(f"return {chain.statements[-1][0]}")
     name = _function_name(port, chain)
-    head = _HEAD.format(name=name) + (_MOVED if port.moves else _MADE)
-    return name, head + "".join(f"    {line}\n" for line in lines)
+    return name, _HEAD.format(name=name) + "".join(f"    {line}\n" for line in lines)
+
+
+def write_place(chain: Epilogue) -> tuple[str, str]:
+    """The name and the text of the function that says where a chain's values belong."""
+    lines = [*(f"{name} = {text}" for name, text in chain.places), "return rows, columns"]
+    name = f"kmem_place{chain.suffix}"
+    return name, _PLACE_HEAD.format(name=name) + "".join(f"    {line}\n" for line in lines)
 
 
 def port_arguments(
@@ -81,9 +92,10 @@ def port_arguments(
     """
     pointers = "".join(f"{port.pointer}{index}, " for index in range(len(steps))).rstrip()
     function = _function_name(port, chain) if chain.statements else None
+    place = f"kmem_place{chain.suffix}" if chain.places else None
     return (
         f"{port.extra}=({pointers}), {port.function}={function}",
-        f"{port.steps}={tuple(steps)!r}",
+        f"{port.steps}={tuple(steps)!r}" + (f", PLACE={place}" if port.moves else ""),
     )
 
 
@@ -96,6 +108,7 @@ def hand_in(
     filled = [(port, chain) for port, chain in functions.items() if chain.statements]
     written = [helper for _, chain in filled for helper in chain.helpers]
     written += [write_function(port, chain) for port, chain in filled]
+    written += [write_place(chain) for _, chain in filled if chain.places]
     written += [
         (names[name], pattern.sub(lambda match: names[match[0]], text)) for name, text in kernels
     ]
@@ -116,7 +129,7 @@ def ported_name(kernel: tuple[str, str], functions: Functions) -> str:
 
 
 def _function_name(port: Port, chain: Epilogue) -> str:
-    return f"kmem_{'after' if port.moves else 'before'}{chain.suffix}"
+    return f"kmem_{port.function.split('_')[0].lower()}{chain.suffix}"
 
 
 def _load_operand(index: int) -> list[str]:

@@ -67,14 +67,16 @@ _STORE = (
 @triton.jit
 def kmem_store_positions(
     out, acc, batch, rows, columns,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     EVEN: tl.constexpr,
 ):
     """Write a tile of sums, channels by positions, into the result after the epilogue."""
     if AFTER is not None:
-        acc, rows, columns = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+        acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+    if PLACE is not None:
+        rows, columns = PLACE(rows, columns, N)
     place = (
         out
         + (batch // BATCH_INNER).to(tl.int64) * OUT_OUTER
@@ -95,7 +97,7 @@ _CONV = (
 @triton.jit
 def kmem_staged_conv(
     x, x_low, x_exponents, w, w_low, w_exponents, out,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
@@ -182,7 +184,8 @@ def kmem_staged_conv(
         sums = kmem_unscale(sums, tl.load(w_exponents + rows + channels), exponent)
     kmem_store_positions(
         out, sums, batch, channels, positions,
-        extra, AFTER, STEPS, M, N, BATCH, BATCH_INNER, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
+        extra, AFTER, STEPS, PLACE, M, N,
+        BATCH, BATCH_INNER, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',
 )

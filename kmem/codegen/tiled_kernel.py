@@ -6,7 +6,7 @@ TILE_MATMUL = (
 @triton.jit
 def kmem_tile_matmul(
     a, b, out,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     extra_a, BEFORE_A: tl.constexpr, STEPS_A: tl.constexpr,
     extra_b, BEFORE_B: tl.constexpr, STEPS_B: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
@@ -110,7 +110,7 @@ def kmem_tile_matmul(
         part = acc + (part - lost)
     kmem_store_tile(
         out, part, batch, split, rows, columns,
-        extra, AFTER, STEPS, M, N,
+        extra, AFTER, STEPS, PLACE, M, N,
         BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',

@@ -59,7 +59,7 @@ _CONV = (
 @triton.jit
 def kmem_direct_conv(
     x, w, out,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
@@ -131,7 +131,7 @@ def kmem_direct_conv(
         weight = next_weight
     kmem_store_tile(
         out, acc + part, batch, 0, channels, positions,
-        extra, AFTER, STEPS, M, N,
+        extra, AFTER, STEPS, PLACE, M, N,
         BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',

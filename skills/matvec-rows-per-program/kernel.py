@@ -26,7 +26,7 @@ _KERNEL = (
 @triton.jit
 def kmem_matvec(
     matrix, vectors, out,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     LINES: tl.constexpr, VECTORS: tl.constexpr, K: tl.constexpr,
@@ -105,14 +105,14 @@ def kmem_matvec(
     if LINES_ARE_ROWS:
         kmem_store_tile(
             out, sums, batch, split, lines, numbers,
-            extra, AFTER, STEPS, M, N,
+            extra, AFTER, STEPS, PLACE, M, N,
             BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N,
             False,
         )
     else:
         kmem_store_tile(
             out, tl.trans(sums), batch, split, numbers, lines,
-            extra, AFTER, STEPS, M, N,
+            extra, AFTER, STEPS, PLACE, M, N,
             BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N,
             False,
         )

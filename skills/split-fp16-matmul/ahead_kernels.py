@@ -130,7 +130,7 @@ PARTS_MATMUL = (
 @triton.jit
 def kmem_parts_matmul(
     a_high, a_low, a_exponents, b_high, b_low, b_exponents, out,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr,
@@ -215,7 +215,7 @@ def kmem_parts_matmul(
     acc = kmem_unscale(part, exponent_a, exponent_b)
     kmem_store_tile(
         out, acc, batch, split, rows, columns,
-        extra, AFTER, STEPS, M, N,
+        extra, AFTER, STEPS, PLACE, M, N,
         BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',
@@ -242,7 +242,7 @@ def kmem_fewest_and_uneven(states, lines, PADDED: tl.constexpr, CHUNKS: tl.const
 @triton.jit
 def kmem_mend_tiles(
     a, b, a_states, b_states, out,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     K: tl.constexpr,
@@ -311,7 +311,7 @@ def kmem_mend_tiles(
                 acc += part - lost
                 kmem_store_tile(
                     out, acc, batch, split, rows, columns,
-                    extra, AFTER, STEPS, M, N,
+                    extra, AFTER, STEPS, PLACE, M, N,
                     BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N,
                     False,
                 )

@@ -36,7 +36,7 @@ def kmem_nhwc_stage_tile(
     place = rows[:, None] * X_C + columns[None, :] * X_P
     acc = tl.load(source + place, mask=inside, other=0.0).to(tl.float32)
     if AFTER is not None:
-        acc, rows, columns = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+        acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
     acc = tl.where(inside, acc, 0.0)
     bits = kmem_magnitude_bits(acc)
     most = tl.max(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1), axis=0)
@@ -203,7 +203,7 @@ def kmem_nhwc_finish(
         half = exponent >> 1
         acc = acc * kmem_power_of_two(half)[:, None] * kmem_power_of_two(exponent - half)[:, None]
     if AFTER is not None:
-        acc, rows, columns = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+        acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
     target = out + image.to(tl.int64) * OUT_IMAGE + group * (M * OUT_C)
     tl.store(
         target + rows[:, None] * OUT_C + columns[None, :] * OUT_P,

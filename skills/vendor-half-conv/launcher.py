@@ -7,7 +7,7 @@ from kmem.codegen.approximate import approximate
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.parts import SCALES
-from kmem.codegen.ports import AFTER, AFTER_LOAD, hand_in, port_arguments
+from kmem.codegen.ports import AFTER_LOAD, IN_PLACE, hand_in, port_arguments
 from kmem.codegen.settings import read_settings
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission, Settings
@@ -81,7 +81,7 @@ def emit_vendor(detail: VendorConv, knobs: VendorSettings) -> Emission:
         SCALES,
         WEIGHTS,
         *hand_in(staging, {AFTER_LOAD: detail.prologue}),
-        *hand_in((FINISH,), {AFTER: epilogue}),
+        *hand_in((FINISH,), {IN_PLACE: epilogue}),
     ]
     return Emission(
         tuple(dict.fromkeys(kernels)),
@@ -248,7 +248,7 @@ def _write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             f"kmem_nhwc_finish{epilogue.suffix}",
             base.batches * tiles,
             "y, exponents, w_exponents, out",
-            *port_arguments(AFTER, epilogue, base.operand_steps),
+            *port_arguments(IN_PLACE, epilogue, base.operand_steps),
             f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={base.positions}",
             f"BATCH_INNER={base.groups}",
             ", ".join(f"OUT_{name}={step}" for name, step in steps),
