@@ -64,7 +64,7 @@ CHAINS = {
         "x = torch.logsumexp(torch.mean(x, dim=1, keepdim=True), dim=1, keepdim=True)\n"
         "return torch.amax(x * 2, dim=1, keepdim=True)",
         "17, 40",
-        2,
+        1,
     ),
     "conv, gelu, adaptive pool": (
         "self.conv = torch.nn.Conv2d(8, 16, 3)\nself.pool = torch.nn.AdaptiveAvgPool2d(1)",
@@ -83,7 +83,7 @@ CHAINS = {
         "x = self.linear(x) * 0.5\nx = torch.logsumexp(x + x, dim=1, keepdim=True)\n"
         "return x * torch.nn.functional.mish(x)",
         "17, 40",
-        2,
+        1,
     ),
 }
 

@@ -42,10 +42,16 @@ What follows an anchor:
 Matrix products:
 
 - epilogue.py: what follows a product element by element and is written with it.
+- ports.py: the functions that kernels are handed, and how launches hand them in.
 - approximate.py: the same where operands were rounded, in cheaper arithmetic.
+- prologue.py: what is done to an operand of a product while it is read.
 - contraction.py: matrix products of every spelling in one form.
 - matmul.py: text that the matrix-product recipes share.
+- finishing.py: the kernel that finishes rows of which tiles left parts.
+- partial_rows.py: rows of a product reduced where its tiles are stored.
 - product_tuning.py: settings and costs of tiled products.
+- tiled_kernel.py: the kernel of tiled products.
+- tiled_product.py: the recipe class of tiled products.
 
 Convolutions and poolings:
 
@@ -68,6 +74,7 @@ The file:
 - folding.py: kernel text at known constants: branches taken.
 - unused.py: statements that nothing needs.
 - jit_text.py: jitted functions as text: parameters, calls, names.
+- tuples.py: tuples that launches pass, taken apart.
 - alignment.py: one text from the same program at several sizes.
 - constants.py: the block of constants, and the module with another one.
 - written.py: the pointers that a kernel may store through.

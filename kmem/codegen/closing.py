@@ -101,11 +101,9 @@ def _write_closing(
             statements += [(name, text) for name, text in lines]
             helpers += kind.helpers
     (store,) = region.stores
-    if store.is_row:  # stored as one channel
-        statements.append(("rows", "tl.arange(0, 1)"))
-        statements.append(("offsets", "columns.to(tl.int64)[None, :] * OUT_N"))
+    places = (("rows", "tl.arange(0, 1)"),) if store.is_row else ()  # stored as one channel
     statements.append(("closed", f"tl.trans({store.value})"))
     operands = (*plain.operands, *(each.name for each in given))
     loads = [helper for helper in (*plain.helpers, LOAD_OPERAND) if operands]
     known = dict([*order_helpers(helpers), *loads])
-    return Epilogue(tuple(statements), operands, tuple(known.items()))
+    return Epilogue(tuple(statements), operands, tuple(known.items()), places)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kmem.codegen.ports import STEPS_ALONG
 from kmem.errors import RecipeError
 from kmem.host.syntax import parse_python
 from kmem.records import Kernel
@@ -42,9 +43,16 @@ _MEANINGS = {
 }
 _STRIDE = re.compile(r"_S_(?:V_)?(?P<value>\w+)_(?P<axis>\d+|R)$")
 
+#: A step of an operand of what is handed in, see ports.py.
+_STEP = re.compile(r"_STEPS(?P<side>_[AB])?_(?P<value>\d+)_(?P<axis>\d)$")
+
 
 def _meaning(name: str) -> str:
     """A comment behind a constant whose name is short."""
+    step = _STEP.search(name)
+    if step is not None:
+        read = f"extra{(step['side'] or '').lower()}[{step['value']}]"
+        return f"  # step of {read} along {STEPS_ALONG[int(step['axis'])]}"
     stride = _STRIDE.search(name)
     if stride is not None:
         axis = "the row" if stride["axis"] == "R" else f"axis {stride['axis']}"

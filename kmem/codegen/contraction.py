@@ -3,16 +3,19 @@
 out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n], with strides.
 
 Owned here: merging of axes whose strides allow it (so that a 4D tensor times a matrix becomes one
-tall product); the sites that a product takes, with a triu or tril and what is pointwise after it
-(epilogue.py). Which einsum an operator is stands in its row (kmem/problem/operators/products.py).
-Kernels: what all share in matmul.py, and the skills' own.
+tall product); the sites that a product takes, with a triu or tril, what is pointwise after it
+(epilogue.py) and before it (prologue.py). Which einsum an operator is stands in its row
+(kmem/problem/operators/products.py). Kernels: what all share in matmul.py, and the skills' own.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product as all_pairs
 from math import prod
 
-from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, write_epilogue
+from kmem.codegen.epilogue import Bias, Epilogue, Triangle, grow_epilogue, write_epilogue
+from kmem.codegen.finishing import Finish
+from kmem.codegen.prologue import Opening, grow_opening, leave_closed
 from kmem.codegen.steady import kept_operands
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
@@ -44,17 +47,18 @@ class ProductAxis:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What follows a product and is written with it.
+    """What is written with a product.
 
     `triangle` is "none", "upper" or "lower": sums outside it need not be computed; `diagonal` as in
     torch.triu. `operand_specs` belong to the epilogue's operands, which broadcast to the result's
-    shape.
+    shape. `before` are the openings of both operands, empty where neither has one.
     """
 
     triangle: str = "none"
     diagonal: int = 0
     epilogue: Epilogue = Epilogue()
     operand_specs: tuple[TensorSpec, ...] = ()
+    before: tuple[Opening, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ class Product:
     """One product in canonical form.
 
     `batch` has exactly two axes (size 1 if unused), the outer one first. `triangle`, `diagonal`,
-    `epilogue` and `operand_specs` are those of the `Tail`; the axes hold the operands' steps.
+    `epilogue`, `operand_specs` and `before` are those of the `Tail`; the axes hold the steps of the
+    epilogue's operands, then those of the openings' operands.
     """
 
     m: ProductAxis
@@ -76,6 +81,8 @@ class Product:
     diagonal: int = 0
     epilogue: Epilogue = Epilogue()
     operand_specs: tuple[TensorSpec, ...] = ()
+    before: tuple[Opening, ...] = ()
+    finish: Finish | None = None  # with it, tiles leave parts of rows, and `out` is the rows' value
 
     @property
     def batches(self) -> int:
@@ -90,10 +97,23 @@ class Product:
     @property
     def operand_steps(self) -> list[tuple[int, int, int, int]]:
         """For each operand of the epilogue its steps along both batch axes, m and n."""
-        axes = (*self.batch, self.m, self.n)
+        return self._steps_along((*self.batch, self.m, self.n), 0, len(self.operand_specs))
+
+    @property
+    def opening_steps(self) -> tuple[list[tuple[int, int, int, int]], ...]:
+        """For each opening its operands' steps along both batch axes, its rows and columns."""
+        steps, first = [], len(self.operand_specs)
+        for opening, axes in zip(self.before, ((self.m, self.k), (self.k, self.n)), strict=False):
+            steps.append(self._steps_along((*self.batch, *axes), first, len(opening.specs)))
+            first += len(opening.specs)
+        return tuple(steps)
+
+    def _steps_along(
+        self, axes: Sequence[ProductAxis], first: int, count: int
+    ) -> list[tuple[int, int, int, int]]:
         return [
             tuple(axis.operands[index] if axis.operands else 0 for axis in axes)
-            for index in range(len(self.operand_specs))
+            for index in range(first, first + count)
         ]
 
     @property
@@ -105,16 +125,21 @@ class Product:
     def operand_bytes(self) -> tuple[int, int, int]:
         """Bytes of a, b and out, each counted once."""
         width = DTYPE_BYTES[self.dtype]
+        widths = [DTYPE_BYTES[opening.spec.dtype] for opening in self.before] or [width, width]
         lines_a = self.m.size * prod(axis.size for axis in self.batch if axis.a)
         lines_b = self.n.size * prod(axis.size for axis in self.batch if axis.b)
         k = self.k.size
-        return lines_a * k * width, lines_b * k * width, self.out.numel * width
+        return lines_a * k * widths[0], lines_b * k * widths[1], self.out.numel * width
 
 
-def find_products(graph: OpGraph, contract: Contract) -> list[Site]:
+def find_products(graph: OpGraph, contract: Contract, *, opens: bool = False) -> list[Site]:
     """Every product of the graph as a site whose detail is a `Product`.
 
     A site takes in the triu or tril and the pointwise nodes that follow the product.
+
+    Args:
+        opens: whether to find those alone of which an operand is made by pointwise nodes, and to
+            take these in too.
     """
     sites: list[Site] = []
     taken: set[str] = set()
@@ -125,13 +150,32 @@ def find_products(graph: OpGraph, contract: Contract) -> list[Site]:
         start = _triangle(graph, node) or node
         # What follows may have strides that keep axes from merging: then the product goes without
         # it.
-        for members in (grow_epilogue(graph, start, taken), ()):
-            site = _site(graph, node, terms, members, contract.precision)
+        followers = (grow_epilogue(graph, start, taken), ())
+        for members, before in all_pairs(followers, _openings(graph, node, terms, taken, opens)):
+            site = _site(graph, node, terms, members, before, contract.precision)
             if site is not None:
                 taken.update(site.nodes)
                 sites.append(site)
                 break
     return sites
+
+
+def _openings(
+    graph: OpGraph, node: Node, terms: ProductTerms, taken: set[str], opens: bool
+) -> list[tuple[Opening, ...]]:
+    """Both openings together, then one alone; none where a product is to be left closed."""
+    if not opens:
+        return [()]
+    named = (terms.a, terms.b)
+    closed = tuple(leave_closed(graph, name) for name in named)
+    # what is read in two ways has to be there
+    names = [*node.refs()]
+    opened = tuple(
+        grow_opening(graph, name, node, taken) if names.count(name) == 1 else own
+        for name, own in zip(named, closed, strict=True)
+    )
+    ways = [opened, (opened[0], closed[1]), (closed[0], opened[1])]
+    return [way for way in dict.fromkeys(ways) if any(opening.nodes for opening in way)]
 
 
 def _terms(graph: OpGraph, node: Node) -> ProductTerms | None:
@@ -149,31 +193,37 @@ def _site(
     node: Node,
     terms: ProductTerms,
     members: Sequence[Node],
+    before: tuple[Opening, ...],
     precision: Precision,
 ) -> Site | None:
     """The site of a product with these nodes after it; None if they cannot be written together."""
     triangle = _triangle(graph, node)
     last = members[-1] if members else triangle or node
     bias = None if terms.bias is None else Bias(terms.bias, terms.alpha, terms.beta)
-    epilogue = write_epilogue(graph, node, bias, triangle, members)
+    kept = _kept(graph, triangle)
+    kept_triangle = None if triangle is None else Triangle(triangle.name, *kept)
+    epilogue = write_epilogue(graph, node, bias, kept_triangle, members)
     if epilogue is None:
         return None
     operands = tuple(graph.spec(name) for name in epilogue.operands)
-    tail = Tail(*_kept(graph, triangle), epilogue, operands)
+    tail = Tail(*kept, epilogue, operands, before)
     specs = (graph.spec(terms.a), graph.spec(terms.b))
     product = read_product(terms.equation, specs, last.spec, precision, tail)
     if product is None:
         return None
     between = (triangle,) if triangle is not None else ()
-    names = (terms.a, terms.b, *epilogue.operands)
+    sources = tuple(opening.source for opening in before) or (terms.a, terms.b)
+    beside = [name for opening in before for name in opening.chain.operands]
+    specs = (*operands, *(spec for opening in before for spec in opening.specs))
+    opened = [name for opening in before for name in opening.nodes]
     return Site(
         name=node.name,
         operator=_operator(node, product),
-        nodes=tuple(each.name for each in (node, *between, *members)),
-        inputs=kept_operands(graph, names),
+        nodes=(*opened, *(each.name for each in (node, *between, *members))),
+        inputs=kept_operands(graph, (*sources, *epilogue.operands, *beside)),
         outputs=(Operand(last.name, last.spec),),
         detail=product,
-        bytes=sum(product.operand_bytes) + sum(spec.bytes for spec in operands),
+        bytes=sum(product.operand_bytes) + sum(spec.bytes for spec in specs),
         flops=product.flops * (0.5 if triangle else 1.0),
         flags=("algebraic",) if triangle else (),
     )
@@ -236,9 +286,13 @@ def read_product(
     left, right = inputs.split(",")
     if not _is_readable(left, right, result, (*specs, out)):
         return None
-    if any(len(spec.shape) > len(result) for spec in tail.operand_specs):
+    beside = [(result, spec) for spec in tail.operand_specs]
+    for letters, opening in zip((left, right), tail.before, strict=False):
+        beside += [(letters, spec) for spec in opening.specs]
+    if any(len(spec.shape) > len(letters) for letters, spec in beside):
         return None
-    groups = _group_axes(left, right, result, (*specs, out, *tail.operand_specs))
+    read = [opening.spec for opening in tail.before] or specs  # as they lie in memory
+    groups = _group_axes(left, right, result, (*read, out), beside)
     if groups is None:
         return None
     counts_both = result[-2:-1] in left and result[-1:] in right and len(result) >= 2
@@ -256,7 +310,7 @@ def read_product(
     m = _only(groups["m"])
     n = _only(groups["n"])
     k = _only(groups["k"])
-    if max(m.a, m.out, n.b, n.out, k.a, k.b, *m.operands, *n.operands) > MAX_STRIDE:
+    if max(m.a, m.out, n.b, n.out, k.a, k.b, *m.operands, *n.operands, *k.operands) > MAX_STRIDE:
         return None
     outer, inner = ([ProductAxis(1)] * (2 - len(batch)) + batch)[:2]
     return Product(
@@ -271,6 +325,7 @@ def read_product(
         tail.diagonal,
         tail.epilogue,
         tail.operand_specs,
+        tail.before,
     )
 
 
@@ -282,18 +337,23 @@ def _is_readable(left: str, right: str, result: str, specs: Sequence[TensorSpec]
 
 
 def _group_axes(
-    left: str, right: str, result: str, specs: Sequence[TensorSpec]
+    left: str,
+    right: str,
+    result: str,
+    specs: Sequence[TensorSpec],
+    beside: Sequence[tuple[str, TensorSpec]],
 ) -> dict[str, list[ProductAxis]] | None:
     """Axes of more than one step by kind, in the order of their letters.
 
     Returns: None if a letter stands alone, is empty, or broadcasts where it is summed.
 
     Args:
-        specs: of both operands, the result, and the epilogue's operands.
+        specs: of both operands and the result.
+        beside: what else is read, each with the letters of what it broadcasts to.
     """
-    terms = [left, right, result]
-    terms += [result[len(result) - len(spec.shape) :] for spec in specs[3:]]
-    steps = [_steps(letters, spec) for letters, spec in zip(terms, specs, strict=True)]
+    terms = [*zip((left, right, result), specs, strict=True)]
+    terms += [(letters[len(letters) - len(spec.shape) :], spec) for letters, spec in beside]
+    steps = [_steps(letters, spec) for letters, spec in terms]
     groups: dict[str, list[ProductAxis]] = {"batch": [], "m": [], "n": [], "k": []}
     for letter in dict.fromkeys(result + left + right):
         size = max(known[letter][0] for known in steps if letter in known)

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.codegen.calls import write_launch_function
-from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, launch_operands, write_epilogue
+from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, write_epilogue
+from kmem.codegen.ports import AFTER, port_arguments
 from kmem.codegen.steady import kept_operands
 from kmem.codegen.windows import WindowAxis, make_axes
 from kmem.problem.dtypes import FLOATS
@@ -297,7 +298,7 @@ def output_arguments(detail: Convolution) -> tuple[str, ...]:
     return (
         f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}",
         f"OUT_OUTER={kept * stored}, OUT_INNER={rows * stored}, OUT_M={stored}, OUT_N=1",
-        *launch_operands(detail.operand_steps),
+        *port_arguments(AFTER, detail.epilogue, detail.operand_steps),
     )
 
 

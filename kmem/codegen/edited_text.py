@@ -64,7 +64,28 @@ def replace_names(text: str, names: Mapping[str, str]) -> str:
     for node in ast.walk(read_tree(text)):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names:
             edited.replace(node, names[node.id])
+    return take_elements(edited.result())
+
+
+def take_elements(text: str) -> str:
+    """A text with the element in the place of `(a, b)[0]`."""
+    if ")[" not in text:
+        return text
+    edited = EditedText(text)
+    for node in ast.walk(read_tree(text)):
+        element = _element(node) if isinstance(node, ast.Subscript) else None
+        if isinstance(node, ast.Subscript) and element is not None:
+            edited.replace(node, edited.segment(element))
     return edited.result()
+
+
+def _element(node: ast.expr) -> ast.expr | None:
+    """What an expression stands for if it is an element of a tuple that is written out."""
+    if not isinstance(node, ast.Subscript):
+        return node
+    owner = _element(node.value)
+    is_known = isinstance(owner, ast.Tuple) and isinstance(node.slice, ast.Constant)
+    return owner.elts[node.slice.value] if is_known else None
 
 
 def pass_instead(node: ast.stmt) -> str:

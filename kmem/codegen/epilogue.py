@@ -2,12 +2,11 @@
 
 That is bias, activation, scaling, residual, triangle. `grow_epilogue` finds the nodes;
 `write_epilogue` turns them into statements on the tile of sums, named by position and not by node,
-so that equal chains give equal text; `specialise` puts the statements into the kernels that store
-tiles. contraction.py decides what is a product, matmul.py holds the kernels, pointwise.py writes
-the expression of each node.
+so that equal chains give equal text; ports.py makes them a function that kernels which store tiles
+are handed. contraction.py decides what is a product, matmul.py holds the kernels, pointwise.py
+writes the expression of each node.
 """
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -20,13 +19,6 @@ from kmem.records import content_hash
 
 #: More operands than this would need a pointer and a tile of registers each beside the sums.
 MAX_OPERANDS = 4
-
-#: In kernel templates, on lines of their own: the operands' pointers and steps, as parameters of a
-#: definition and as arguments of a call; and what is done with a tile of sums, `acc`.
-PARAMETERS = "EPILOGUE_PARAMETERS"
-ARGUMENTS = "EPILOGUE_ARGUMENTS"
-STATEMENTS = "EPILOGUE_STATEMENTS"
-_STEPS = ("OUTER", "INNER", "M", "N")
 
 LOAD_OPERAND = (
     "kmem_load_operand",
@@ -85,9 +77,19 @@ class Bias:
 
 
 @dataclass(frozen=True, slots=True)
+class Triangle:
+    """The triu or tril behind a product: the node, "upper" or "lower", and its diagonal."""
+
+    name: str
+    keeps: str
+    diagonal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Epilogue:
     """Statements on `acc`, the fp32 tile of sums; the last one makes what is stored.
 
+    `places` are statements on `rows` and `columns`, where what is stored belongs elsewhere.
     Operand i is `x<i>`. `operands` are graph values, of fp32, bf16 or fp16, that broadcast to the
     product's shape. `helpers` are the jitted functions that the statements call, as (name, text).
     """
@@ -95,11 +97,13 @@ class Epilogue:
     statements: tuple[tuple[str, str], ...] = ()
     operands: tuple[str, ...] = ()
     helpers: tuple[tuple[str, str], ...] = ()
+    places: tuple[tuple[str, str], ...] = ()
 
     @property
     def suffix(self) -> str:
         """What the names of kernels with these statements end in; empty for a bare product."""
-        return f"_{content_hash(repr(self.statements))[:8]}" if self.statements else ""
+        said = repr((self.statements, self.places) if self.places else self.statements)
+        return f"_{content_hash(said)[:8]}" if self.statements else ""
 
 
 def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> tuple[Node, ...]:
@@ -168,7 +172,11 @@ def _may_join(graph: OpGraph, node: Node, start: Node) -> bool:
 
 
 def write_epilogue(
-    graph: OpGraph, product: Node, bias: Bias | None, triangle: Node | None, members: Sequence[Node]
+    graph: OpGraph,
+    product: Node,
+    bias: Bias | None,
+    triangle: Triangle | None,
+    members: Sequence[Node],
 ) -> Epilogue | None:
     """Statements for a product's own bias, a triu or tril, and pointwise nodes, in this order.
 
@@ -193,7 +201,7 @@ def write_epilogue(
         variables[product.name] = "biased"
     helpers: list[tuple[str, str]] = []
     if triangle is not None:
-        rest = "rows, columns, TRIANGLE, DIAGONAL"
+        rest = f"rows, columns, '{triangle.keeps}', {triangle.diagonal}"
         statements.append(("kept", f"kmem_keep_triangle({variables[product.name]}, {rest})"))
         variables[triangle.name] = "kept"
         helpers.append(KEEP_TRIANGLE)
@@ -208,68 +216,3 @@ def write_epilogue(
     called = order_helpers(helper for expression in written for helper in expression.helpers)
     loads = [LOAD_OPERAND] if operands else []
     return Epilogue(tuple(statements), tuple(operands), (*called, *loads, *helpers))
-
-
-def launch_operands(steps: Sequence[tuple[int, int, int, int]]) -> tuple[str, ...]:
-    """Keyword arguments of a launch, in a group for each operand: its pointer and its steps.
-
-    Steps are along both batch axes, m and n.
-    """
-    return tuple(
-        f"e{index}=e{index}, "
-        + ", ".join(f"E{index}_{name}={step}" for name, step in zip(_STEPS, operand, strict=True))
-        for index, operand in enumerate(steps)
-    )
-
-
-def specialise(
-    kernels: Sequence[tuple[str, str]], epilogue: Epilogue
-) -> tuple[tuple[str, str], ...]:
-    """Kernels with the epilogue written in, and before them what it calls.
-
-    The names of those that the epilogue changes get its suffix.
-    """
-    indices = range(len(epilogue.operands))
-    filled = {
-        PARAMETERS: [
-            f"e{index}, " + ", ".join(f"E{index}_{name}: tl.constexpr" for name in _STEPS) + ","
-            for index in indices
-        ],
-        ARGUMENTS: [
-            f"e{index}, " + ", ".join(f"E{index}_{name}" for name in _STEPS) + ","
-            for index in indices
-        ],
-        STATEMENTS: [line for index in indices for line in _load_operand(index)],
-    }
-    filled[STATEMENTS] += [f"{name} = {text}" for name, text in epilogue.statements]
-    if epilogue.statements:
-        filled[STATEMENTS].append(f"acc = {epilogue.statements[-1][0]}")
-    changed = [name for name, text in kernels if PARAMETERS in text]
-    written = []
-    for name, text in kernels:
-        for placeholder, lines in filled.items():
-            text = _fill(text, placeholder, lines)
-        for other in changed:
-            text = text.replace(f"{other}(", f"{other}{epilogue.suffix}(")
-        written.append((name + epilogue.suffix if name in changed else name, text))
-    return (*epilogue.helpers, *written)
-
-
-def _fill(template: str, placeholder: str, lines: Sequence[str]) -> str:
-    """A template in which these lines stand for the placeholder's, indented as it was."""
-
-    def indented(match: re.Match[str]) -> str:
-        return "".join(f"{match[1]}{line}\n" for line in lines)
-
-    return re.sub(rf"^( *){placeholder}\n", indented, template, flags=re.MULTILINE)
-
-
-def _load_operand(index: int) -> list[str]:
-    """The tile of one operand."""
-    steps = ", ".join(f"E{index}_{name}" for name in _STEPS)
-    return [
-        f"x{index} = kmem_load_operand(",
-        f"    e{index}, batch // BATCH_INNER, batch % BATCH_INNER, rows, columns, M, N,",
-        f"    {steps},",
-        ")",
-    ]

@@ -2,7 +2,7 @@
 
 That is the order of tiles, the store of a tile, the sum over splits of K, and the launch arguments
 of a `Product`. Every kernel takes all sizes and strides as `tl.constexpr`, so that one text serves
-every workload. A kernel that stores tiles is a template until epilogue.specialise fills it in.
+every workload. A kernel that stores tiles is handed what follows as a function, see ports.py.
 contraction.py reads products and epilogue.py what follows them; product_tuning.py has the knobs and
 times of tiled ones; the kernels that multiply belong to the skills.
 """
@@ -10,7 +10,9 @@ times of tiled ones; the kernels that multiply belong to the skills.
 from kmem.codegen.accumulate import ADD_COMPENSATED
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.contraction import Product
-from kmem.codegen.epilogue import launch_operands
+from kmem.codegen.epilogue import Epilogue
+from kmem.codegen.finishing import WINDOW
+from kmem.codegen.ports import AFTER, BEFORE_A, BEFORE_B, Functions, port_arguments, ported_name
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 TILE_ORDER = (
@@ -34,14 +36,14 @@ STORE_TILE = (
 @triton.jit
 def kmem_store_tile(
     out, acc, batch, split, rows, columns,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     BATCH: tl.constexpr, BATCH_INNER: tl.constexpr, SPLITS: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
-    TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr, EVEN: tl.constexpr,
+    EVEN: tl.constexpr,
 ):
-    """Write a tile of sums: into the result after the epilogue, or, for one of several splits of K,
-    as it is into scratch.
+    """Write a tile of sums: into the result after AFTER, or, for one of several splits of K, as it
+    is into scratch.
     """
     if SPLITS > 1:
         place = out + (split.to(tl.int64) * BATCH + batch) * (M * N)
@@ -52,8 +54,11 @@ def kmem_store_tile(
             + (batch // BATCH_INNER).to(tl.int64) * OUT_OUTER
             + (batch % BATCH_INNER).to(tl.int64) * OUT_INNER
         )
+        if AFTER is not None:
+            acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+        if PLACE is not None:
+            rows, columns = PLACE(rows, columns, N)
         offsets = rows.to(tl.int64)[:, None] * OUT_M + columns.to(tl.int64)[None, :] * OUT_N
-        EPILOGUE_STATEMENTS
     if EVEN:
         tl.store(place + offsets, acc.to(out.dtype.element_ty))
     else:
@@ -92,11 +97,11 @@ REDUCE_SPLITS = (
 @triton.jit
 def kmem_reduce_splits(
     parts, out,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr,
     BATCH: tl.constexpr, BATCH_INNER: tl.constexpr, SPLITS: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
-    TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):
     columns_of_tiles: tl.constexpr = (N + BLOCK_C - 1) // BLOCK_C
     rows_of_tiles: tl.constexpr = (M + BLOCK_R - 1) // BLOCK_R
@@ -114,9 +119,8 @@ def kmem_reduce_splits(
         place += BATCH * M * N
     kmem_store_tile(
         out, acc, batch, 0, rows, columns,
-        EPILOGUE_ARGUMENTS
-        M, N,
-        BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, TRIANGLE, DIAGONAL, False,
+        extra, AFTER, STEPS, PLACE, M, N,
+        BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, False,
     )
 """,
 )
@@ -135,9 +139,42 @@ def output_arguments(product: Product) -> tuple[str, ...]:
         f"M={product.m.size}, N={product.n.size}, BATCH={product.batches}, "
         f"BATCH_INNER={inner.size}",
         f"OUT_OUTER={outer.out}, OUT_INNER={inner.out}, OUT_M={product.m.out}, "
-        f"OUT_N={product.n.out}, TRIANGLE={product.triangle!r}, DIAGONAL={product.diagonal}",
-        *launch_operands(product.operand_steps),
+        f"OUT_N={product.n.out}",
+        *port_arguments(AFTER, product.epilogue, product.operand_steps),
     )
+
+
+def opening_arguments(product: Product) -> tuple[str, ...]:
+    """Launch arguments of kernels that make both operands of something else, in groups."""
+    steps = product.opening_steps or ((), ())
+    chains = functions_of(product)
+    groups = zip((BEFORE_A, BEFORE_B), steps, strict=True)
+    return tuple(
+        group
+        for port, own in groups
+        for group in port_arguments(port, chains.get(port, Epilogue()), own)
+    )
+
+
+def functions_of(product: Product) -> Functions:
+    """What the kernels of a product are handed at their ports."""
+    openings = zip((BEFORE_A, BEFORE_B), product.before, strict=False)
+    return {AFTER: product.epilogue, **{port: opening.chain for port, opening in openings}}
+
+
+def reducing_options(product: Product) -> str:
+    """Launch options of kernels that store tiles of which parts of rows are left."""
+    return "" if product.finish is None else product.finish.options
+
+
+def finishing_kernels(product: Product) -> tuple[tuple[str, str], ...]:
+    """What is launched behind a product whose tiles leave parts of rows."""
+    return () if product.finish is None else product.finish.kernels
+
+
+def triangle_arguments(product: Product) -> str:
+    """Launch arguments of kernels that leave out tiles outside a triangle."""
+    return f"TRIANGLE={product.triangle!r}, DIAGONAL={product.diagonal}"
 
 
 def operand_arguments(product: Product) -> tuple[str, ...]:
@@ -157,26 +194,38 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
         launches: statements that write `target`.
     """
     parameters = ["a", "b", *(f"e{index}" for index in range(len(product.operand_specs)))]
+    for port, opening in zip((BEFORE_A, BEFORE_B), product.before, strict=False):
+        parameters += [f"{port.pointer}{index}" for index in range(len(opening.specs))]
     shape, stride = product.out.shape, product.out.stride
-    placed = "dtype=a.dtype, device=a.device"
-    out = write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", placed)
+    # an operand that is made while it is read may be made of another type
+    dtype = f"torch.{product.dtype}" if product.before else "a.dtype"
+    placed = f"dtype={dtype}, device=a.device"
+    made = [write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", placed)]
+    result, last = "out", []
+    if product.finish is not None:
+        size = product.finish.rows * product.finish.row_elements
+        made.append(f"parts = torch.empty({size}, dtype=torch.float32, device=a.device)")
+        result, last = "parts", [product.finish.write_launch()]
     if splits == 1:
-        return write_launch_function(parameters, [out, "target = out", *launches, "return out"])
-    scratch = (splits, product.batches, product.m.size, product.n.size)
-    target = f"target = torch.empty({scratch!r}, dtype=torch.float32, device=a.device)"
-    statements = [out, target, *launches, _write_sum(product, splits), "return out"]
-    return write_launch_function(parameters, statements)
+        made.append(f"target = {result}")
+    else:
+        scratch = (splits, product.batches, product.m.size, product.n.size)
+        made.append(f"target = torch.empty({scratch!r}, dtype=torch.float32, device=a.device)")
+        last = [_write_sum(product, splits, result), *last]
+    return write_launch_function(parameters, [*made, *launches, *last, "return out"])
 
 
-def _write_sum(product: Product, splits: int) -> str:
-    """The launch that adds the splits of K."""
+def _write_sum(product: Product, splits: int, result: str) -> str:
+    """The launch that adds the splits of K into a result."""
     rows_in_all, columns_in_all = product.m.size, product.n.size
-    columns = min(_SUMMED_COLUMNS, next_power_of_two(columns_in_all))
+    fewest = 1 if product.finish is None else WINDOW
+    columns = min(_SUMMED_COLUMNS, max(fewest, next_power_of_two(columns_in_all)))
     rows = min(next_power_of_two(rows_in_all), max(1, _SUMMED_ELEMENTS // columns))
     return write_launch(
-        f"kmem_reduce_splits{product.epilogue.suffix}",
+        ported_name(REDUCE_SPLITS, functions_of(product)),
         product.batches * ceil_div(rows_in_all, rows) * ceil_div(columns_in_all, columns),
-        "target, out",
+        f"target, {result}",
         *output_arguments(product),
         f"SPLITS={splits}, BLOCK_R={rows}, BLOCK_C={columns}",
+        reducing_options(product),
     )

@@ -153,14 +153,12 @@ def _write_pooled(
     statements = [
         *before.statements,
         ("windows", f"tl.reshape({sums}, (acc.shape[0], acc.shape[1] // {size}, {size}))"),
+    ]
+    places = (
         ("columns", f"tl.reshape(columns, (columns.shape[0] // {size}, {size}))"),
         ("columns", f"tl.min(columns, axis=1) // {size}"),
         ("columns", f"tl.where(columns < N // {size}, columns, N)"),
-        (
-            "offsets",
-            "rows.to(tl.int64)[:, None] * OUT_M + columns.to(tl.int64)[None, :] * OUT_N",
-        ),
-    ]
+    )
     if pooling.kind == "max":
         statements.append(("is_nan", "tl.max((windows != windows).to(tl.int32), axis=2) != 0"))
         text = "tl.where(is_nan, float('nan'), tl.max(windows, axis=2))"
@@ -178,4 +176,4 @@ def _write_pooled(
         helpers += written.helpers
     loads = [LOAD_OPERAND] if operands else []
     known = dict([*before.helpers, *order_helpers(helpers), *loads])
-    return Epilogue(tuple(statements), operands, tuple(known.items()))
+    return Epilogue(tuple(statements), operands, tuple(known.items()), places)

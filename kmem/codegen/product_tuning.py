@@ -144,7 +144,9 @@ def product_cost_ms(product: Product, tile: TileSettings, device: Device, loop: 
         per_sm = used / device.sm_count
     compute_ms = per_sm * max(work_s, store_s, alone_s / resident) * 1e3
     bytes_ms = (sum(product.operand_bytes) + partial_bytes(product, splits)) / bandwidth * 1e3
-    return max(compute_ms, bytes_ms) + device.launch_ms * (1 + (splits > 1))
+    return max(compute_ms, bytes_ms) + device.launch_ms * (
+        1 + (splits > 1) + (product.finish is not None)
+    )
 
 
 def partial_bytes(product: Product, splits: int) -> int:

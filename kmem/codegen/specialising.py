@@ -21,6 +21,7 @@ from kmem.codegen.jit_text import JitFunction, Parameter, bind, split_functions
 from kmem.codegen.launch_text import LaunchCall, find_launches, read_launcher
 from kmem.codegen.launcher_writer import Launched, LauncherWriter
 from kmem.codegen.staging import Parted, part_launcher
+from kmem.codegen.tuples import take_apart
 from kmem.errors import RecipeError
 from kmem.host.syntax import parse_python
 from kmem.recipes import Emission
@@ -95,6 +96,8 @@ class Specialiser:
             raise Misaligned(f"{label} has other launches at another size")
         launches = [list(group) for group in zip(*found, strict=True)]
         for group in launches:
+            for call, own in zip(group, names, strict=True):
+                _name_functions(call.call, own)
             if len({own[call.kernel] for call, own in zip(group, names, strict=True)}) > 1:
                 raise Misaligned(f"{label} launches other kernels at another size")
         self.sites.append(SiteText(label, functions, launches, origin, frozenset(steady)))
@@ -209,20 +212,20 @@ class Specialiser:
             if group[0].kernel == name
         ]
         bound = [[bind(launch.call, function) for launch in group] for _, group in groups]
+        function, bound = take_apart(function, bound)
         hoisted: dict[str, str] = {}
         known: dict[str, object] = {}
         for parameter in function.parameters:
             if not parameter.is_constexpr:
                 continue
-            values = {_values([given.get(parameter.name) for given in group]) for group in bound}
+            values = {
+                self._values([given.get(parameter.name) for given in group]) for group in bound
+            }
             texts = next(iter(values))
             if len(values) == 1 and texts is not None:
                 text = self._hoist(groups[0][0], function, parameter.name, texts)
                 hoisted[parameter.name] = text
-                if text in self._known:
-                    known[parameter.name] = self._known[text]
-                elif text not in self.constants.values:
-                    known[parameter.name] = ast.literal_eval(text)
+                known.update(self._value_of(parameter.name, text))
         pure = {name for name, other in self.functions.items() if other.is_pure}
         function = function.settle(known, pure)
         read = function.reads
@@ -242,6 +245,8 @@ class Specialiser:
         self, label: str, function: JitFunction, parameter: str, texts: Sequence[str]
     ) -> str:
         """A constant's name, or a flag as it is written where all workloads have the same."""
+        if texts[0] in self.functions:
+            return texts[0]
         if texts[0] in _AT_IMPORT.values():
             return self.constants.add("INTERPRETED", texts, for_kernels=True)
         is_same = len(set(texts)) == 1
@@ -280,21 +285,51 @@ class Specialiser:
         for parameter in helper.parameters:
             given = {_text(call.get(parameter.name)) for call in calls}
             text = next(iter(given))
-            if not parameter.is_constexpr or len(given) > 1 or text is None:
+            if not (parameter.is_constexpr or text == "()") or len(given) > 1 or text is None:
                 continue
-            if text in self.constants.for_kernels:
+            if self._is_decided(parse_python(text).body[0].value):
                 settled[parameter.name] = text
-                if text in self._known:
-                    known[parameter.name] = self._known[text]
-            elif is_number(parse_python(text).body[0].value) or text[0] in "\"'":
-                settled[parameter.name] = text
-                known[parameter.name] = ast.literal_eval(text)
+                known.update(self._value_of(parameter.name, text))
         pure = {name for name, other in self.functions.items() if other.is_pure}
         kept = [item for item in helper.parameters if item.name not in settled]
         changed = helper.settle(known, pure).with_names(settled).with_parameters(kept)
         for caller in callers:
             self.functions[caller.name] = caller.without_arguments(helper, settled)
         self.functions[name] = changed
+
+    def _values(self, nodes: Sequence[ast.expr | None]) -> tuple[str, ...] | None:
+        """The texts of values that are known when a module is written or imported, or None."""
+        texts = [_text(node) for node in nodes]
+        known = [
+            node is not None
+            and (
+                is_number(node)
+                or isinstance(node, ast.Constant)
+                or text in _AT_IMPORT
+                or text in self.functions
+            )
+            for node, text in zip(nodes, texts, strict=True)
+        ]
+        return tuple(_AT_IMPORT.get(text, text) for text in texts) if all(known) else None
+
+    def _is_decided(self, node: ast.expr) -> bool:
+        """Whether an argument is made of constants and functions of the module alone."""
+        if isinstance(node, ast.Tuple):
+            return all(map(self._is_decided, node.elts))
+        if isinstance(node, ast.Name):
+            return node.id in self.constants.for_kernels or node.id in self.functions
+        return is_number(node) or isinstance(node, ast.Constant)
+
+    def _value_of(self, name: str, text: str) -> dict[str, object]:
+        """What a parameter is known to be, by its name; nothing where that is not known yet.
+
+        A function stands for itself: it is asked only whether there is one.
+        """
+        if text in self._known or text in self.functions:
+            return {name: self._known.get(text, text)}
+        node = parse_python(text).body[0].value
+        is_literal = is_number(node) or isinstance(node, ast.Constant)
+        return {name: ast.literal_eval(text)} if is_literal else {}
 
     def _shown_names(self) -> dict[str, str]:
         """The names of kernels and helpers without the hashes that told them apart."""
@@ -309,6 +344,13 @@ class Specialiser:
         return {name: short for name, short in shown.items() if name != short}
 
 
+def _name_functions(call: ast.Call, names: Mapping[str, str]) -> None:
+    """Have a launch hand functions in by other names."""
+    for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+        if isinstance(value, ast.Name):
+            value.id = names.get(value.id, value.id)
+
+
 def _rewrite_call(
     call: ast.Call, function: JitFunction, given: Mapping[str, ast.expr], kept: Sequence[str]
 ) -> None:
@@ -321,17 +363,6 @@ def _rewrite_call(
     else:
         call.args = []
         call.keywords = [ast.keyword(name, given[name]) for name in passed] + options
-
-
-def _values(nodes: Sequence[ast.expr | None]) -> tuple[str, ...] | None:
-    """The texts of values that are known when a module is written or imported; otherwise None."""
-    texts = [_text(node) for node in nodes]
-    known = [
-        node is not None
-        and (is_number(node) or isinstance(node, ast.Constant) or text in _AT_IMPORT)
-        for node, text in zip(nodes, texts, strict=True)
-    ]
-    return tuple(_AT_IMPORT.get(text, text) for text in texts) if all(known) else None
 
 
 def _text(node: ast.expr | None) -> str | None:

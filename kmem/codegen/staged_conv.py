@@ -15,6 +15,8 @@ Source: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores"
 fp16).
 """
 
+from dataclasses import replace
+
 from kmem.codegen.accumulate import ADD_COMPENSATED, PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.approximate import approximate
 from kmem.codegen.calls import write_launch
@@ -24,8 +26,9 @@ from kmem.codegen.convolution import (
     window_arguments,
     write_launcher,
 )
-from kmem.codegen.epilogue import Epilogue, specialise
+from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.parts import SCALES, STORE_HALVES, STORE_PARTS
+from kmem.codegen.ports import AFTER, hand_in
 from kmem.codegen.staged_operands import (
     LARGEST,
     PACK_FILTER,
@@ -64,13 +67,16 @@ _STORE = (
 @triton.jit
 def kmem_store_positions(
     out, acc, batch, rows, columns,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     EVEN: tl.constexpr,
 ):
     """Write a tile of sums, channels by positions, into the result after the epilogue."""
-    EPILOGUE_STATEMENTS
+    if AFTER is not None:
+        acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+    if PLACE is not None:
+        rows, columns = PLACE(rows, columns, N)
     place = (
         out
         + (batch // BATCH_INNER).to(tl.int64) * OUT_OUTER
@@ -91,7 +97,7 @@ _CONV = (
 @triton.jit
 def kmem_staged_conv(
     x, x_low, x_exponents, w, w_low, w_exponents, out,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
@@ -178,8 +184,8 @@ def kmem_staged_conv(
         sums = kmem_unscale(sums, tl.load(w_exponents + rows + channels), exponent)
     kmem_store_positions(
         out, sums, batch, channels, positions,
-        EPILOGUE_ARGUMENTS
-        M, N, BATCH, BATCH_INNER, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
+        extra, AFTER, STEPS, PLACE, M, N,
+        BATCH, BATCH_INNER, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',
 )
@@ -227,13 +233,14 @@ def is_long(detail: Convolution) -> bool:
 
 def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
     """The kernels and the launcher at one setting."""
+    detail = replace(detail, epilogue=_epilogue(detail, knobs))
     statements = [
         *write_staging(detail, knobs),
         *write_packing(detail, knobs),
         _write_product(detail, knobs),
     ]
     return Emission(
-        specialise(_KERNELS, _epilogue(detail, knobs)),
+        hand_in(_KERNELS, {AFTER: detail.epilogue}),
         write_launcher(detail, statements),
         own_size_only=is_scaled(detail) and knobs.terms == 1,
     )
@@ -257,7 +264,7 @@ def _write_product(detail: Convolution, knobs: StagedSettings) -> str:
     tiles = padded_out // knobs.block_co * ceil_div(detail.positions, knobs.block_p)
     widen = "False" if knobs.terms == 3 else "x.is_cpu"
     return write_launch(
-        f"kmem_staged_conv{_epilogue(detail, knobs).suffix}",
+        f"kmem_staged_conv{detail.epilogue.suffix}",
         tiles * detail.batches,
         "high, low, exponents, w_high, w_low, w_exponents, out",
         *output_arguments(detail),

@@ -18,9 +18,9 @@ from kmem.codegen.convolution import (
     window_arguments,
     write_launcher,
 )
-from kmem.codegen.epilogue import specialise
 from kmem.codegen.matmul import STORE_TILE
 from kmem.codegen.parts import SCALES, STORE_HALVES, STORE_PARTS
+from kmem.codegen.ports import AFTER, hand_in
 from kmem.codegen.staged_operands import PACK_FILTER, packing_block, padded_outputs
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Emission
@@ -59,7 +59,7 @@ _CONV = (
 @triton.jit
 def kmem_direct_conv(
     x, w, out,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
@@ -131,9 +131,8 @@ def kmem_direct_conv(
         weight = next_weight
     kmem_store_tile(
         out, acc + part, batch, 0, channels, positions,
-        EPILOGUE_ARGUMENTS
-        M, N,
-        BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, "none", 0, even,
+        extra, AFTER, STEPS, PLACE, M, N,
+        BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',
 )
@@ -208,7 +207,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         multiply,
     ]
     return Emission(
-        specialise(_KERNELS, detail.epilogue),
+        hand_in(_KERNELS, {AFTER: detail.epilogue}),
         write_launcher(detail, statements),
         own_size_only=detail.dtype == "float32" and not is_split(detail, knobs),
     )

@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from kmem.codegen.accumulate import ADD_COMPENSATED, LONG_CHAIN
 from kmem.codegen.calls import write_launch
 from kmem.codegen.contraction import Product
-from kmem.codegen.epilogue import specialise
-from kmem.codegen.matmul import REDUCE_SPLITS, STORE_TILE, output_arguments, write_launcher
+from kmem.codegen.matmul import (
+    REDUCE_SPLITS,
+    STORE_TILE,
+    functions_of,
+    output_arguments,
+    write_launcher,
+)
+from kmem.codegen.ports import hand_in
 from kmem.codegen.product_tuning import operand_width
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission
@@ -20,10 +26,9 @@ _KERNEL = (
 @triton.jit
 def kmem_matvec(
     matrix, vectors, out,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
-    TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr,
     LINES: tl.constexpr, VECTORS: tl.constexpr, K: tl.constexpr,
     MATRIX_OUTER: tl.constexpr, MATRIX_INNER: tl.constexpr,
     MATRIX_LINE: tl.constexpr, MATRIX_K: tl.constexpr,
@@ -100,18 +105,16 @@ def kmem_matvec(
     if LINES_ARE_ROWS:
         kmem_store_tile(
             out, sums, batch, split, lines, numbers,
-            EPILOGUE_ARGUMENTS
-            M, N,
+            extra, AFTER, STEPS, PLACE, M, N,
             BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N,
-            TRIANGLE, DIAGONAL, False,
+            False,
         )
     else:
         kmem_store_tile(
             out, tl.trans(sums), batch, split, numbers, lines,
-            EPILOGUE_ARGUMENTS
-            M, N,
+            extra, AFTER, STEPS, PLACE, M, N,
             BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N,
-            TRIANGLE, DIAGONAL, False,
+            False,
         )
 ''',
 )
@@ -195,5 +198,5 @@ def emit_matvec(product: Product, knobs: MatvecSettings) -> Emission:
         f"BLOCK_K={knobs.block_k}, GROUP={added_at_once(product, knobs.block_k)}",
         f"num_warps={knobs.warps}",
     )
-    kernels = specialise((STORE_TILE, ADD_COMPENSATED, REDUCE_SPLITS, _KERNEL), product.epilogue)
+    kernels = hand_in((STORE_TILE, ADD_COMPENSATED, REDUCE_SPLITS, _KERNEL), functions_of(product))
     return Emission(kernels, write_launcher(product, [launch], knobs.splits))

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from kmem.codegen.accumulate import PROMOTE_ELEMENTS
 from kmem.codegen.calls import write_call, write_launch
 from kmem.codegen.contraction import Product, ProductAxis
-from kmem.codegen.matmul import operand_arguments, output_arguments
+from kmem.codegen.matmul import (
+    operand_arguments,
+    output_arguments,
+    reducing_options,
+    triangle_arguments,
+)
 from kmem.codegen.product_tuning import tile_count
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
@@ -84,6 +89,7 @@ def _write_product(
         tiles_m * tiles_n * knobs.splits * product.batches,
         "a_high, a_low, a_exponents, b_high, b_low, b_exponents, target",
         *output_arguments(product),
+        triangle_arguments(product),
         *padding,
         f"PARTS_A_M={a.line_step}, PARTS_A_K={a.k_step}, "
         f"PARTS_B_K={b.k_step}, PARTS_B_N={b.line_step}",
@@ -92,6 +98,7 @@ def _write_product(
         f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, GROUP={knobs.group}, "
         f"BLOCK_K={knobs.block_k}",
         f"num_warps={knobs.warps}, num_stages={knobs.stages}",
+        reducing_options(product),
     )
 
 
@@ -112,6 +119,7 @@ def _write_mending(
         f"A_CHUNKS={a.chunks}, B_CHUNKS={b.chunks}, WIDTH={width}, SPLITS={knobs.splits}",
         f"BLOCK_M={mend_m}, BLOCK_N={mend_n}, BLOCK_K={MEND_BLOCK_K}, CHAIN={PROMOTE_ELEMENTS}",
         "num_warps=4, num_stages=3",
+        reducing_options(product),
     )
 
 

@@ -130,7 +130,7 @@ PARTS_MATMUL = (
 @triton.jit
 def kmem_parts_matmul(
     a_high, a_low, a_exponents, b_high, b_low, b_exponents, out,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr,
@@ -215,9 +215,8 @@ def kmem_parts_matmul(
     acc = kmem_unscale(part, exponent_a, exponent_b)
     kmem_store_tile(
         out, acc, batch, split, rows, columns,
-        EPILOGUE_ARGUMENTS
-        M, N,
-        BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, TRIANGLE, DIAGONAL, even,
+        extra, AFTER, STEPS, PLACE, M, N,
+        BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',
 )
@@ -243,10 +242,9 @@ def kmem_fewest_and_uneven(states, lines, PADDED: tl.constexpr, CHUNKS: tl.const
 @triton.jit
 def kmem_mend_tiles(
     a, b, a_states, b_states, out,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
-    TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr,
     K: tl.constexpr,
     A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
     B_OUTER: tl.constexpr, B_INNER: tl.constexpr, B_K: tl.constexpr, B_N: tl.constexpr,
@@ -313,13 +311,12 @@ def kmem_mend_tiles(
                 acc += part - lost
                 kmem_store_tile(
                     out, acc, batch, split, rows, columns,
-                    EPILOGUE_ARGUMENTS
-                    M, N,
+                    extra, AFTER, STEPS, PLACE, M, N,
                     BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N,
-                    TRIANGLE, DIAGONAL, False,
+                    False,
                 )
 ''',
 )
 
-#: Templates, for epilogue.specialise; they need kmem.codegen.parts.SCALES before them.
+#: They need kmem.codegen.parts.SCALES before them.
 AHEAD_KERNELS = (LARGEST, SPLIT_OPERAND, PARTS_MATMUL, MEND_TILES)

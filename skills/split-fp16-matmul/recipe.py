@@ -8,9 +8,15 @@ share.
 from collections.abc import Sequence
 
 from kmem.codegen.contraction import Product, find_products
-from kmem.codegen.epilogue import specialise
-from kmem.codegen.matmul import SHARED_KERNELS, write_launcher
+from kmem.codegen.matmul import (
+    SHARED_KERNELS,
+    finishing_kernels,
+    functions_of,
+    write_launcher,
+)
+from kmem.codegen.partial_rows import reduce_sites
 from kmem.codegen.parts import SCALES
+from kmem.codegen.ports import hand_in
 from kmem.codegen.product_tuning import (
     SHARE_OF_BANDWIDTH,
     TileLoop,
@@ -54,7 +60,8 @@ LONG_ENOUGH = 16
 class SplitMatmul(Recipe):
     """fp32 matmul on fp16 tensor cores.
 
-    It takes three terms under `match`, and one, as precise as TF32, under `tf32`.
+    It takes three terms under `match`, and one, as precise as TF32, under `tf32`. Where one value
+    of each row is wanted, tiles leave parts of rows.
     """
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
@@ -70,9 +77,11 @@ class SplitMatmul(Recipe):
     }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
+        sites = find_products(graph, contract)
+        reduced = {site.name: site for site in reduce_sites(graph, sites)}
         return [
-            site
-            for site in find_products(graph, contract)
+            reduced.get(site.name, site)
+            for site in sites
             if site.detail.dtype == "float32" and _smallest(site.detail) >= MIN_SIZE
         ]
 
@@ -126,8 +135,9 @@ class SplitMatmul(Recipe):
         else:
             kernels, launches = AHEAD_KERNELS, write_ahead(product, knobs)
             splits = knobs.splits
-        kernels = specialise((*SHARED_KERNELS, SCALES, *kernels), product.epilogue)
-        return Emission(kernels, write_launcher(product, launches, splits))
+        ported = hand_in((*SHARED_KERNELS, SCALES, *kernels), functions_of(product))
+        written = dict.fromkeys((*ported, *finishing_kernels(product)))
+        return Emission(tuple(written), write_launcher(product, launches, splits))
 
 
 def _split_bytes(site: Site) -> list[int]:

@@ -1,9 +1,11 @@
 """What launches the kernels behind a vendor's convolution, as text."""
 
+from dataclasses import replace
 from math import prod
 
 from kmem.codegen.calls import write_call, write_launch
-from kmem.codegen.epilogue import launch_operands
+from kmem.codegen.epilogue import Epilogue
+from kmem.codegen.ports import AFTER, port_arguments
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .phases import phase_places
@@ -15,6 +17,8 @@ _SUMMED = 512
 #: Programs that fill a device a few times over; tiles of one, at most.
 _PROGRAMS, _MOST_STEPS = 2048, 32
 _ROLES = ("weight", "bias", "running_mean", "running_var")
+#: What a norm subtracts, multiplies by and adds, as its statements call them.
+_MOMENTS = "mean", "scale", "shift"
 #: Results that one program reads at a time.
 _RESULTS = 1024
 
@@ -45,12 +49,37 @@ def read_arguments(
     )
 
 
+#: What a port is handed, and the steps of its operands.
+_Handed = tuple[Epilogue, tuple[tuple[int, int, int, int], ...]]
+
+
+def follow(detail: VendorConv, knobs: VendorSettings) -> _Handed:
+    """What follows a convolution; moments of a norm are operands behind those of the graph."""
+    chain, steps = as_exact(detail.base.epilogue, knobs), detail.base.operand_steps
+    if detail.statistics is None or not detail.is_norm:
+        return chain, steps
+    image = 0 if detail.statistics.over_images else detail.base.channels_out
+    read = [(name, f"x{place}") for place, name in enumerate(_MOMENTS, len(steps))]
+    whole = replace(
+        chain,
+        statements=(*read, *chain.statements),
+        operands=(*chain.operands, *_MOMENTS),
+    )
+    return whole, (*steps, *[(image, detail.base.group_out, 1, 0)] * len(_MOMENTS))
+
+
+def precede(detail: VendorConv, knobs: VendorSettings) -> _Handed:
+    """What is done before values are summed."""
+    before = detail.statistics.before if detail.statistics is not None else Epilogue()
+    return as_exact(before, knobs), detail.base.operand_steps[: len(before.operands)]
+
+
 def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     """The statements that sum over positions: what a norm makes, or `out`."""
     statistics, base = detail.statistics, detail.base
     if statistics is None:
         return []
-    steps = base.operand_steps[: len(statistics.before.operands)]
+    before, steps = precede(detail, knobs)
     block_c, block_p = statistics_tile(detail, knobs)
     window = (1, 1, 1) if detail.is_norm else base.window
     count = prod(whole_windows(detail, window))
@@ -64,12 +93,12 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
         f"found = torch.empty({size}, {places})",
         f"squares = torch.empty({size}, {places})" if detail.is_norm else "squares = found",
         write_launch(
-            f"kmem_nhwc_statistics{as_exact(statistics.before, knobs).suffix}",
+            f"kmem_nhwc_statistics{before.suffix}",
             blocks * parts,
             "y, exponents, w_exponents, found, squares",
-            *launch_operands(steps),
+            *port_arguments(AFTER, before, steps),
             *read_arguments(detail, knobs, window),
-            f"CENTRED={detail.is_norm}, PARTS={parts}, STEPS={turns}",
+            f"CENTRED={detail.is_norm}, PARTS={parts}, TURNS={turns}",
             f"BLOCK_C={block_c}, BLOCK_P={block_p}",
             f"num_warps={knobs.warps}",
         ),
@@ -95,14 +124,16 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     images = 1 if statistics.over_images else base.images
     rows = base.images * parts // images
     total = base.images // images * statistics.channels * values
+    first = len(base.operand_steps)
+    moments = [f"{AFTER.pointer}{first + place}" for place in range(len(_MOMENTS))]
     given = [role if role in statistics.roles else "found" for role in _ROLES]
     return [
         *statements,
-        f"moments = torch.empty({3 * images * base.channels_out}, {places})",
+        *(f"{name} = torch.empty({images * base.channels_out}, {places})" for name in moments),
         write_launch(
             "kmem_nhwc_settle",
             images * sets,
-            f"found, squares, moments, {', '.join(given)}",
+            f"found, squares, {', '.join((*moments, *given))}",
             f"C={base.channels_out}, CHANNELS={statistics.channels}, ROWS={rows}, PARTS={parts}",
             f"POSITIONS={values}, PART={part}, TOTAL={total}",
             f"EPS={statistics.eps!r}, WEIGHTED={'weight' in statistics.roles}",
@@ -114,26 +145,18 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     ]
 
 
-def moments_arguments(detail: VendorConv) -> str:
-    """Arguments by which kernels read what a norm multiplies by and adds."""
-    channels, images = detail.base.channels_out, detail.base.images
-    is_shared = detail.statistics is not None and detail.statistics.over_images
-    size = channels if is_shared else images * channels
-    return f"MOMENTS={size}, MOMENTS_IMAGE={0 if is_shared else channels}"
-
-
 def write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     """The statements that write `out`, where the positions of images are kept."""
     if detail.is_summed:
         return []
     base, spec = detail.base, detail.result_spec
+    chain, operand_steps = follow(detail, knobs)
     block_c, block_p = finish_tile(detail, knobs)
     tiles = ceil_div(base.group_out, block_c) * ceil_div(
         prod(whole_windows(detail, detail.base.window)), block_p
     )
     steps = zip(("IMAGE", "C", "P"), detail.result, strict=True)
     return [
-        *([] if detail.is_norm else ["moments = w_exponents  # not read"]),
         write_call(
             "out = torch.empty_strided",
             f"{spec.shape!r}, {spec.stride!r}",
@@ -141,13 +164,12 @@ def write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             "device=x.device",
         ),
         write_launch(
-            f"kmem_nhwc_finish{as_exact(base.epilogue, knobs).suffix}",
+            f"kmem_nhwc_finish{chain.suffix}",
             base.batches * tiles,
-            "y, exponents, w_exponents, moments, out",
-            *launch_operands(base.operand_steps),
+            "y, exponents, w_exponents, out",
+            *port_arguments(AFTER, chain, operand_steps),
             *read_arguments(detail, knobs, base.window),
             ", ".join(f"OUT_{name}={step}" for name, step in steps),
-            moments_arguments(detail),
             f"{write_order(knobs)}, STREAMS={knobs.hint == 'stream'}",
             f"BLOCK_C={block_c}, BLOCK_P={block_p}",
             f"num_warps={knobs.warps}",

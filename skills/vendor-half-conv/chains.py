@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from kmem.host.syntax import parse_python
 
-#: What the names end in that belong to the convolution before.
-BEFORE = "_before"
+#: What the names begin with that belong to the convolution before.
+BEFORE = "before_"
 #: What all convolutions of a launcher share.
 _SHARED = "x", "out"
 
@@ -31,8 +31,8 @@ def rename(statements: Sequence[str], parameters: Sequence[str], place: int) -> 
     }
     own = {*given, *parameters} - {*_SHARED}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id.endswith(BEFORE):
-            node.id = name_in(node.id.removesuffix(BEFORE), place - 1)
+        if isinstance(node, ast.Name) and node.id.startswith(BEFORE):
+            node.id = name_in(node.id.removeprefix(BEFORE), place - 1)
         elif isinstance(node, ast.Name) and node.id in own:
             node.id = name_in(node.id, place)
     return [ast.unparse(statement) for statement in tree.body]

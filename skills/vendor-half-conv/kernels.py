@@ -20,7 +20,7 @@ STAGE_TILE = (
 @triton.jit
 def kmem_nhwc_stage_tile(
     x, staged, image, tile, scale,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     X_IMAGE: tl.constexpr, X_C: tl.constexpr, X_P: tl.constexpr, SCALED: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -38,7 +38,8 @@ def kmem_nhwc_stage_tile(
     inside = (rows[:, None] < M) & (columns[None, :] < N)
     place = rows[:, None] * X_C + columns[None, :] * X_P
     acc = tl.load(source + place, mask=inside, other=0.0).to(tl.float32)
-    EPILOGUE_STATEMENTS
+    if AFTER is not None:
+        acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
     acc = tl.where(inside, acc, 0.0)
     bits = kmem_magnitude_bits(acc)
     most = tl.max(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1), axis=0)
@@ -55,14 +56,14 @@ PASS_TILE = (
     '''
 @triton.jit
 def kmem_nhwc_pass_tile(
-    y, y_exponents, w_exponents, moments, staged, image, tile, scale,
-    EPILOGUE_PARAMETERS
+    y, y_exponents, w_exponents, staged, image, tile, scale,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr, SCALED: tl.constexpr,
-    MOMENTS: tl.constexpr, MOMENTS_IMAGE: tl.constexpr, STAGED_MP: tl.constexpr,
+    STAGED_MP: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
     """One tile of what the library made of one group and of what follows, to (positions,
@@ -78,7 +79,10 @@ def kmem_nhwc_pass_tile(
         MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
         WD, WH, WW, SCALED, False,
     )
-    EPILOGUE_STATEMENTS
+    if AFTER is not None:
+        acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+    if PLACE is not None:
+        rows, columns = PLACE(rows, columns, N)
     acc = tl.where((rows[:, None] < M) & (columns[None, :] < stored), acc, 0.0)
     bits = kmem_magnitude_bits(acc)
     most = tl.max(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1), axis=0)
@@ -91,14 +95,18 @@ def kmem_nhwc_pass_tile(
 )
 
 
-def _staging(name: str, pointers: str, sizes: str) -> tuple[tuple[str, str], tuple[str, str]]:
+def _staging(
+    name: str, pointers: str, port: str, sizes: str
+) -> tuple[tuple[str, str], tuple[str, str]]:
     """The kernels that stage and stage again the tiles of a source.
 
     Args:
         name: what their names begin with; the function of a tile ends in _tile.
         pointers: those of the source, as text.
+        port: the parameters of the port.
         sizes: the constants of the function of a tile.
     """
+    handed = ", ".join(f"{each}: tl.constexpr" for each in port.split(", "))
     names = sizes.split(", ")
     lines = [names[place : place + 3] for place in range(0, len(names), 3)]
     arguments = ",\n        ".join(", ".join(line) for line in lines)
@@ -107,7 +115,7 @@ def _staging(name: str, pointers: str, sizes: str) -> tuple[tuple[str, str], tup
 @triton.jit
 def kmem_nhwc_{name}(
     {pointers}, largest, staged,
-    EPILOGUE_PARAMETERS
+    extra, {handed},
     {declared},
     TILES: tl.constexpr, SCALE: tl.constexpr, BACKWARD: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -118,7 +126,7 @@ def kmem_nhwc_{name}(
         pid = tl.num_programs(0) - 1 - pid
     most = kmem_nhwc_{name}_tile(
         {pointers}, staged, pid // TILES, pid % TILES, SCALE,
-        EPILOGUE_ARGUMENTS
+        extra, {port},
         {arguments}, BLOCK_C, BLOCK_P,
     )
     if SCALED:
@@ -128,7 +136,7 @@ def kmem_nhwc_{name}(
 @triton.jit
 def kmem_nhwc_re{name}(
     {pointers}, largest, exponents, staged,
-    EPILOGUE_PARAMETERS
+    extra, {handed},
     {declared},
     TILES: tl.constexpr, PARTS: tl.constexpr, GUESS: tl.constexpr, SLACK: tl.constexpr,
     TOP: tl.constexpr, BLOCK: tl.constexpr,
@@ -156,19 +164,25 @@ def kmem_nhwc_re{name}(
     for tile in range(part, tl.where(fits, 0, TILES), PARTS):
         kmem_nhwc_{name}_tile(
             {pointers}, staged, image, tile, kmem_power_of_two(exponent),
-            EPILOGUE_ARGUMENTS
+            extra, {port},
             {arguments}, BLOCK_C, BLOCK_P,
         )
 '''
     return (f"kmem_nhwc_{name}", stage), (f"kmem_nhwc_re{name}", again)
 
 
-STAGE, RESTAGE = _staging("stage", "x", "M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, SCALED")
+STAGE, RESTAGE = _staging(
+    "stage",
+    "x",
+    "AFTER, STEPS",
+    "M, MP, N, BATCH_INNER, X_IMAGE, X_C, X_P, SCALED",
+)
 PASS, REPASS = _staging(
     "pass",
-    "y, y_exponents, w_exponents, moments",
+    "y, y_exponents, w_exponents",
+    "AFTER, STEPS, PLACE",
     "M, MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, WD, WH, WW, SCALED, "
-    "MOMENTS, MOMENTS_IMAGE, STAGED_MP",
+    "STAGED_MP",
 )
 
 WEIGHTS = (
@@ -276,15 +290,14 @@ FINISH = (
     '''
 @triton.jit
 def kmem_nhwc_finish(
-    y, exponents, w_exponents, moments, out,
-    EPILOGUE_PARAMETERS
+    y, exponents, w_exponents, out,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
-    MOMENTS: tl.constexpr, MOMENTS_IMAGE: tl.constexpr,
     BACKWARD: tl.constexpr, STREAMS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
@@ -303,7 +316,10 @@ def kmem_nhwc_finish(
         MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
         WD, WH, WW, SCALED, STREAMS,
     )
-    EPILOGUE_STATEMENTS
+    if AFTER is not None:
+        acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+    if PLACE is not None:
+        rows, columns = PLACE(rows, columns, N)
     image = batch // BATCH_INNER
     target = out + image.to(tl.int64) * OUT_IMAGE + batch % BATCH_INNER * (M * OUT_C)
     tl.store(

@@ -3,12 +3,12 @@
 from math import prod
 
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
-from kmem.codegen.epilogue import specialise
 from kmem.codegen.parts import SCALES
+from kmem.codegen.ports import AFTER, AFTER_LOAD, hand_in
 from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission
 
-from .behind import write_finish, write_statistics
+from .behind import follow, precede, write_finish, write_statistics
 from .chains import name_in, rename
 from .kernels import (
     FINISH,
@@ -24,7 +24,7 @@ from .kernels import (
 from .moments import SETTLE, STATISTICS, TOTAL
 from .phases import WEIGHTS as PHASE_WEIGHTS
 from .phases import count_phases, phase_taps
-from .settings import EXACT, VendorSettings, as_exact
+from .settings import EXACT, VendorSettings
 from .staging import BELOW_ONE, channels_last, staged_dtype, write_passing, write_staging
 from .vendor import VendorConv, spare_outputs
 
@@ -66,21 +66,20 @@ def _parameters(link: VendorConv) -> list[str]:
 
 def _kernels(link: VendorConv, knobs: VendorSettings, *, is_last: bool) -> list[tuple[str, str]]:
     """The kernels of one convolution that its constants or what surrounds it decide."""
-    staging, before = (STAGE_TILE, STAGE, RESTAGE), link.prologue
+    staging, functions = (STAGE_TILE, STAGE, RESTAGE), {AFTER_LOAD: link.prologue}
     if link.before is not None:
-        staging = (PASS_TILE, PASS, REPASS)
-        before = as_exact(link.before.base.epilogue, knobs)
+        staging, functions = (PASS_TILE, PASS, REPASS), {AFTER: follow(link.before, knobs)[0]}
     weights = PHASE_WEIGHTS if knobs.is_phased(link) else WEIGHTS
     kernels = [
         weights,
         READ,
-        *specialise(staging if knobs.is_scaled(link) else staging[:2], before),
+        *hand_in(staging if knobs.is_scaled(link) else staging[:2], functions),
     ]
     if link.statistics is not None:
-        kernels += specialise((STATISTICS,), as_exact(link.statistics.before, knobs))
+        kernels += hand_in((STATISTICS,), {AFTER: precede(link, knobs)[0]})
         kernels.append(SETTLE if link.is_norm else TOTAL)
     if is_last and not link.is_summed:
-        kernels += specialise((FINISH,), as_exact(link.base.epilogue, knobs))
+        kernels += hand_in((FINISH,), {AFTER: follow(link, knobs)[0]})
     return kernels
 
 

@@ -7,39 +7,22 @@ and moves the running statistics of a batch norm along; `kmem_nhwc_total` adds s
 the tensor that a norm reads nor the one that a mean reads is ever written.
 """
 
-NORM = (
-    "kmem_nhwc_norm",
-    '''
-@triton.jit
-def kmem_nhwc_norm(
-    acc, moments, batch, rows, M: tl.constexpr, BATCH_INNER: tl.constexpr,
-    SIZE: tl.constexpr, IMAGE: tl.constexpr,
-):
-    """(acc - mean) * scale + shift, each SIZE values, IMAGE of an image."""
-    moments += batch // BATCH_INNER * IMAGE + batch % BATCH_INNER * M + rows
-    mean = tl.load(moments, mask=rows < M, other=0.0)
-    scale = tl.load(moments + SIZE, mask=rows < M, other=0.0)
-    shift = tl.load(moments + 2 * SIZE, mask=rows < M, other=0.0)
-    return (acc - mean[:, None]) * scale[:, None] + shift[:, None]
-''',
-)
-
 STATISTICS = (
     "kmem_nhwc_statistics",
     '''
 @triton.jit
 def kmem_nhwc_statistics(
     y, exponents, w_exponents, found, squares,
-    EPILOGUE_PARAMETERS
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
-    SCALED: tl.constexpr, CENTRED: tl.constexpr, PARTS: tl.constexpr, STEPS: tl.constexpr,
+    SCALED: tl.constexpr, CENTRED: tl.constexpr, PARTS: tl.constexpr, TURNS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):
-    """Of each channel of one of PARTS parts of an image, STEPS tiles: its mean and the sum of
+    """Of each channel of one of PARTS parts of an image, TURNS tiles: its mean and the sum of
     squared deviations from it (CENTRED), or its sum: (images, PARTS, channels).
     """
     row_blocks: tl.constexpr = (M + BLOCK_C - 1) // BLOCK_C
@@ -51,19 +34,22 @@ def kmem_nhwc_statistics(
     most = tl.zeros((BLOCK_P // size,), tl.float32)  # values that a lane has met
     mean = tl.zeros((BLOCK_C, BLOCK_P // size), tl.float32)
     spread = tl.zeros((BLOCK_C, BLOCK_P // size), tl.float32)
-    for step in tl.range(STEPS, num_stages=3):
-        columns = (part * STEPS + step) * BLOCK_P + tl.arange(0, BLOCK_P)
+    for turn in tl.range(TURNS, num_stages=3):
+        columns = (part * TURNS + turn) * BLOCK_P + tl.arange(0, BLOCK_P)
         acc = kmem_nhwc_read(
             y, exponents, w_exponents, batch, rows, columns,
             MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
             WD, WH, WW, SCALED, False,
         )
-        EPILOGUE_STATEMENTS
+        if AFTER is not None:
+            acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
+        if PLACE is not None:
+            _, columns = PLACE(rows, columns, N)
         valid = columns < N // size
         if CENTRED:
             most += valid.to(tl.float32)
             moved = acc - mean
-            mean = tl.where(valid[None, :], mean + moved * (1.0 / (step + 1)), mean)
+            mean = tl.where(valid[None, :], mean + moved * (1.0 / (turn + 1)), mean)
             spread = tl.where(valid[None, :], spread + moved * (acc - mean), spread)
         else:
             mean += tl.where(valid[None, :], acc, 0.0)
@@ -87,7 +73,7 @@ SETTLE = (
     '''
 @triton.jit
 def kmem_nhwc_settle(
-    found, squares, moments, weight, bias, running_mean, running_var,
+    found, squares, means, scales, shifts, weight, bias, running_mean, running_var,
     C: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr,
     POSITIONS: tl.constexpr, PART: tl.constexpr, TOTAL: tl.constexpr, EPS: tl.constexpr,
     WEIGHTED: tl.constexpr, BIASED: tl.constexpr,
@@ -130,10 +116,9 @@ def kmem_nhwc_settle(
     if BIASED:
         shift += tl.load(bias + channel, mask=c < CHANNELS, other=0.0).to(tl.float32)
     place = pid * CHANNELS + c
-    size = tl.num_programs(0) * CHANNELS
-    tl.store(moments + place, tl.zeros((BLOCK_C,), tl.float32) + mean, mask=c < CHANNELS)
-    tl.store(moments + size + place, scale, mask=c < CHANNELS)
-    tl.store(moments + 2 * size + place, shift, mask=c < CHANNELS)
+    tl.store(means + place, tl.zeros((BLOCK_C,), tl.float32) + mean, mask=c < CHANNELS)
+    tl.store(scales + place, scale, mask=c < CHANNELS)
+    tl.store(shifts + place, shift, mask=c < CHANNELS)
     if RUNNING:  # a set is one channel
         fresh = tl.div_rn(spread, TOTAL - 1.0)
         old_mean = tl.load(running_mean + pid).to(tl.float32)

@@ -1,19 +1,19 @@
 """What launches the kernels that stage the input of a vendor's convolution, as text.
 
 The source is a tensor of the module's own layout, or what the library made of the convolution
-before: then its names end in `BEFORE`.
+before: then its names begin with `BEFORE`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.codegen.calls import write_call, write_launch
-from kmem.codegen.epilogue import launch_operands
+from kmem.codegen.ports import AFTER, AFTER_LOAD, port_arguments
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
-from .behind import finish_tile, moments_arguments, read_arguments
+from .behind import finish_tile, follow, read_arguments
 from .chains import BEFORE
-from .settings import VendorSettings, as_exact, write_order
+from .settings import VendorSettings, write_order
 from .vendor import SLACK, VendorConv, whole_windows
 
 #: Exponent of fp32 numbers in [2**-1, 1), as their bits have it.
@@ -21,6 +21,8 @@ BELOW_ONE = 126
 #: Programs that stage an image again, and results that they read at a time, at most.
 _RESTAGING, _RESULTS = 16, 1024
 _STAGED_CHANNELS = 64
+#: Where what follows the convolution before is handed in.
+_AFTER_BEFORE = replace(AFTER, pointer=f"{BEFORE}{AFTER.pointer}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def write_staging(detail: VendorConv, knobs: VendorSettings) -> list[str]:
     block_p = min(max(16, knobs.stage // block_c), max(16, next_power_of_two(base.inputs)))
     steps = zip(("IMAGE", "C", "P"), detail.source, strict=True)
     given = (
-        *(text.replace("=e", "=p", 1) for text in launch_operands(detail.prologue_steps)),
+        *port_arguments(AFTER_LOAD, detail.prologue, detail.prologue_steps),
         f"M={base.group_in}, MP={padded}, N={base.inputs}, BATCH_INNER={base.groups}",
         ", ".join(f"X_{name}={step}" for name, step in steps),
         f"SCALED={knobs.is_scaled(detail)}",
@@ -79,21 +81,18 @@ def write_passing(before: VendorConv, detail: VendorConv, knobs: VendorSettings)
     """The statements that write `staged` and `exponents` of what the convolution before leaves."""
     padded = knobs.padded_in(detail)
     block_c, block_p = finish_tile(before, knobs)
-    operands = launch_operands(before.base.operand_steps)
+    chain, steps = follow(before, knobs)
     given = (
-        *(text.replace(",", f"{BEFORE},", 1) for text in operands),
+        *port_arguments(_AFTER_BEFORE, chain, steps),
         *read_arguments(before, knobs, before.base.window),
-        moments_arguments(before),
         f"STAGED_MP={padded}",
     )
-    names = ("y", "exponents", "w_exponents", "moments")
+    names = ("y", "exponents", "w_exponents")
     positions = prod(whole_windows(before, before.base.window))
     tiles = ceil_div(padded, block_c) * ceil_div(positions, block_p)
-    pointers = ", ".join(f"{name}{BEFORE}" for name in names)
-    suffix = as_exact(before.base.epilogue, knobs).suffix
-    source = _Source("pass", pointers, given, suffix, tiles, (block_c, block_p), knobs.warps)
-    named = [] if before.is_norm else [f"moments{BEFORE} = w_exponents  # not read"]
-    return [*named, *_write(detail, knobs, source)]
+    pointers = ", ".join(f"{BEFORE}{name}" for name in names)
+    source = _Source("pass", pointers, given, chain.suffix, tiles, (block_c, block_p), knobs.warps)
+    return _write(detail, knobs, source)
 
 
 def _write(detail: VendorConv, knobs: VendorSettings, source: _Source) -> list[str]:

@@ -22,7 +22,6 @@ from kmem.problem.operators.row import Call
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Operand, Site
 
-from .moments import NORM
 from .vendor import Found, Statistics, VendorConv, steps_of
 
 _SUMS = {"aten.mean.dim": "mean", "aten.sum.dim_IntList": "sum"}
@@ -89,11 +88,9 @@ def _widened(graph: OpGraph, found: Found, site: Site, taken: Collection[str]) -
         result = (spec.numel // spec.shape[0], 0, 1)
     if result is None or any(name in taken for name in more):
         return None
-    # where a value is stored the kernel knows by its row and column
-    kept = tuple(each for each in tail.epilogue.statements if each[0] != "offsets")
     base = replace(
         found.detail.base,
-        epilogue=replace(tail.epilogue, statements=kept),
+        epilogue=tail.epilogue,
         operand_steps=tail.operand_steps,
         is_closed=tail.is_closed,
         leaves_row=tail.leaves_row,
@@ -229,8 +226,8 @@ def _write_normed(
     if any(name in before.operands for name in behind):
         return None  # it may mean something else there
     read = before.statements[-1][0] if before.statements else "acc"
-    where = "batch, rows, M, BATCH_INNER, MOMENTS, MOMENTS_IMAGE"
-    statements = [*before.statements, ("normed", f"kmem_nhwc_norm({read}, moments, {where})")]
+    # what these three are says behind.py
+    statements = [*before.statements, ("normed", f"({read} - mean) * scale + shift")]
     variables = {found.result: read, norm.name: "normed"}
     variables |= {name: f"x{place}" for place, name in enumerate(operands)}
     helpers: list[Helper] = []
@@ -248,8 +245,7 @@ def _write_normed(
     result = steps_of(last.spec)
     if steps is None or result is None:
         return None
-    loads = [LOAD_OPERAND] if operands else []
-    known = dict([*before.helpers, *order_helpers(helpers), *loads, NORM])
+    known = dict([*before.helpers, *order_helpers(helpers), LOAD_OPERAND])
     epilogue = Epilogue(tuple(statements), tuple(operands), tuple(known.items()))
     return replace(
         found.detail,

@@ -1,0 +1,5 @@
+"""Writes products of which only one value for each row is wanted: their tiles leave parts of it."""
+
+from kmem.codegen.tiled_product import TiledProducts
+
+RECIPE = TiledProducts(reduces=True)

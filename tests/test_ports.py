@@ -1,0 +1,330 @@
+"""Anchors with something before, behind and reduced: the kernels that have ports, in one table.
+
+A cell is a problem: what an anchor reads is made by a prologue, what it makes goes through an
+epilogue and a reduction. The recipe's one site must cover all of it, and compute it.
+"""
+
+from dataclasses import dataclass, field
+from itertools import product
+
+import pytest
+import torch
+from module_problems import problem, recipe
+
+from kmem.devices import named_target
+from kmem.problem.operators.row import Layout
+from kmem.problem.operators.table import lowering_of
+from kmem.records import Contract, Knob, Precision
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
+
+H200 = named_target("h200")
+TILE = {"block_m": 16, "block_n": 32, "block_k": 16, "warps": 4, "stages": 3, "group": 2}
+MATVEC = {"block_l": 4, "block_k": 16, "splits": 2, "warps": 1}
+VENDOR = {
+    "algorithm": "guessed",
+    "vector": 8,
+    "stage": 256,
+    "channels": 16,
+    "finish": 256,
+    "warps": 4,
+}
+STAGED = {
+    "terms": 1,
+    "block_p": 64,
+    "block_co": 16,
+    "block_k": 16,
+    "copy_bytes": 8,
+    "warps": 4,
+    "stages": 2,
+    "sums_along": "positions",
+}
+PHASES = {
+    "precision": "exact",
+    "band": 1,
+    "rows": 4,
+    "columns": 16,
+    "block_co": 16,
+    "block_k": 16,
+    "copy_bytes": 8,
+    "warps": 4,
+    "stages": 2,
+}
+
+#: What is made of x, which y is like; what is made of z, the anchor's, which r is like.
+PROLOGUES = {"": "x", "relu": "torch.relu(x) + 1", "gate": "torch.sigmoid(x) * y"}
+EPILOGUES = {"": "z", "gelu": "F.gelu(z) * 0.5", "residual": "torch.tanh(z) + r"}
+REDUCTIONS = {
+    "": "z",
+    "softmax": "torch.softmax(z, 1)",
+    "pool": "F.max_pool2d(z, 2)",
+    "logsumexp": "torch.tanh(torch.logsumexp(z, -1))",
+    "max": "torch.amax(z, -1, keepdim=True) * 2",
+    "sum": "z.sum(-1)",
+}
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What a recipe writes, as an expression of x, and what its ports take."""
+
+    skill: str
+    call: str
+    shape: str
+    result: str
+    setup: str = "pass"
+    settings: dict[str, Knob] = field(default_factory=dict)
+    prologues: tuple[str, ...] = ("",)
+    epilogues: tuple[str, ...] = ("", "gelu", "residual")
+    reductions: tuple[str, ...] = ("",)
+    leaves: tuple[tuple[str, str], ...] = ()  # what it leaves a part of to others
+    precision: Precision = Precision.MATCH
+    tolerance: float = 1e-6
+
+
+LINEAR = "self.l = nn.Linear(33, 20)"
+CONV = "self.c = nn.Conv2d(5, 16, 3)"
+INT8 = (
+    "self.register_buffer('q', torch.randint(-127, 128, (20, 33), dtype=torch.int8)); "
+    "self.register_buffer('s', torch.rand(20, 1))"
+)
+OPENED = ("relu", "gate")
+ANCHORS = {
+    "reduced linear": Anchor(
+        "reduce-after-gemm",
+        "self.l(x)",
+        "18, 33",
+        "18, 75",
+        "self.l = nn.Linear(33, 75)",
+        {**TILE, "splits": 1},
+        reductions=("sum", "max", "logsumexp"),
+    ),
+    "opened linear": Anchor(
+        "gemm-prologue-fusion",
+        "self.l(x)",
+        "18, 33",
+        "18, 20",
+        LINEAR,
+        {**TILE, "splits": 2},
+        prologues=OPENED,
+    ),
+    "opened second operand": Anchor(
+        "gemm-prologue-fusion",
+        "self.w @ x",
+        "2, 33, 20",
+        "2, 18, 20",
+        "self.w = nn.Parameter(torch.randn(18, 33))",
+        {**TILE, "splits": 1},
+        prologues=OPENED,
+    ),
+    "int8 weights": Anchor(
+        "gemm-prologue-fusion",
+        "F.linear(x, self.q.to(x.dtype) * self.s)",
+        "18, 33",
+        "18, 20",
+        INT8,
+        {**TILE, "splits": 1},
+    ),
+    "staged convolution": Anchor(
+        "staged-half-conv",
+        "self.c(x)",
+        "2, 5, 8, 10",
+        "2, 16, 6, 8",
+        CONV,
+        STAGED,
+        epilogues=("", "gelu"),
+        reductions=("", "softmax", "pool"),
+        tolerance=1e-5,
+    ),
+    "vendor convolution": Anchor(
+        "vendor-half-conv",
+        "self.c(x)",
+        "2, 5, 8, 10",
+        "2, 16, 6, 8",
+        CONV,
+        VENDOR,
+        prologues=("", *OPENED),
+        tolerance=1e-5,
+    ),
+    "transposed convolution": Anchor(
+        "transposed-conv-phases",
+        "self.c(x)",
+        "2, 5, 3, 4",
+        "2, 16, 7, 9",
+        "self.c = nn.ConvTranspose2d(5, 16, 3, stride=2)",
+        PHASES,
+        reductions=("", "softmax"),
+        leaves=(("residual", "softmax"),),
+        tolerance=1e-5,
+    ),
+    "exact convolution": Anchor(
+        "split-half-conv",
+        "self.c(x)",
+        "2, 5, 8, 10",
+        "2, 16, 6, 8",
+        CONV,
+        {**STAGED, "terms": 3},
+        reductions=("", "pool"),
+        leaves=(("residual", "pool"),),
+    ),
+    "reduced batch in splits": Anchor(
+        "reduce-after-gemm",
+        "self.w @ x",
+        "2, 33, 64",
+        "2, 18, 64",
+        "self.w = nn.Parameter(torch.randn(18, 33))",
+        {**TILE, "splits": 2},
+        reductions=("sum", "max", "logsumexp"),
+    ),
+    "reduced to less than a part": Anchor(
+        "reduce-after-gemm",
+        "self.l(x)",
+        "18, 33",
+        "18, 3",
+        "self.l = nn.Linear(33, 3)",
+        {**TILE, "splits": 2},
+        reductions=("max", "logsumexp"),
+    ),
+    "opened half precision": Anchor(
+        "gemm-prologue-fusion",
+        "self.l(x)",
+        "18, 33",
+        "18, 20",
+        LINEAR,
+        {**TILE, "splits": 1},
+        prologues=OPENED,
+        precision=Precision.BF16,
+        tolerance=8e-3,
+    ),
+    "linear": Anchor("tile-matmul", "self.l(x)", "18, 33", "18, 20", LINEAR, {**TILE, "splits": 1}),
+    "linear in splits": Anchor(
+        "tile-matmul", "self.l(x)", "18, 33", "18, 20", LINEAR, {**TILE, "splits": 2}
+    ),
+    "split": Anchor(
+        "split-fp16-matmul",
+        "self.l(x)",
+        "18, 33",
+        "18, 75",
+        "self.l = nn.Linear(33, 75)",
+        {**TILE, "splits": 1},
+        reductions=("", "sum", "max", "logsumexp"),
+    ),
+    "split in the loop": Anchor(
+        "split-fp16-matmul",
+        "self.l(x)",
+        "18, 33",
+        "18, 75",
+        "self.l = nn.Linear(33, 75)",
+        {**TILE, "splits": 2, "split": "in_loop"},
+        reductions=("", "max", "logsumexp"),
+    ),
+    "matrix-vector": Anchor(
+        "matvec-rows-per-program", "self.l(x)", "2, 33", "2, 20", LINEAR, MATVEC
+    ),
+}
+
+
+def _cells() -> dict[str, tuple[Anchor, str, str, str]]:
+    """By name: of each anchor the fullest cell first, then of each the next."""
+    ranked = []
+    for place, (name, anchor) in enumerate(ANCHORS.items()):
+        every = product(anchor.prologues, anchor.epilogues, anchor.reductions)
+        cells = [cell for cell in every if cell[1:] not in anchor.leaves]
+        for turn, cell in enumerate(reversed(cells)):
+            ranked.append((turn, place, " ".join(filter(None, (name, *cell))), (anchor, *cell)))
+    return {name: cell for *_, name, cell in sorted(ranked, key=lambda entry: entry[:2])}
+
+
+CELLS = _cells()
+
+
+@pytest.mark.slow(after=8)
+@pytest.mark.parametrize("cell", CELLS)
+def test_one_site_covers_what_its_ports_take(cell):
+    anchor, before, after, reduced = CELLS[cell]
+    made, followed = PROLOGUES[before], EPILOGUES[after]
+    steps = f"(lambda x: {anchor.call})({made})"
+    steps = f"(lambda z: {REDUCTIONS[reduced]})((lambda z: {followed})({steps}))"
+    inputs = ", ".join(f"torch.randn({shape})" for shape in (*[anchor.shape] * 2, anchor.result))
+    source = problem(steps, inputs, anchor.setup, "x, y, r")
+    own, contract = recipe(anchor.skill), Contract(anchor.precision)
+    _, graph = trace_source(source, anchor.precision)
+    (site,) = own.match(graph, contract)
+    computing = [node for node in graph.nodes if lowering_of(graph, node) is not Layout.MARKER]
+    assert {*site.nodes} == {node.name for node in computing}
+    check_recipe(
+        own,
+        source,
+        H200,
+        settings=[anchor.settings],
+        contract=contract,
+        tolerance=anchor.tolerance,
+    )
+
+
+@pytest.mark.parametrize(
+    ("expression", "setup", "opened"),
+    [
+        ("self.l(torch.relu(x)) + y", "self.l = nn.Linear(33, 33)", {"relu"}),
+        ("torch.relu(x).T @ torch.tanh(y)", "pass", {"tanh"}),  # a view lies between
+        ("(lambda z: z @ y + z)(torch.relu(x))", "pass", set()),  # read again
+        ("torch.addmm(*[torch.relu(x)] * 2, y)", "pass", set()),  # read twice
+        ("x @ torch.sigmoid(self.w)", "self.w = nn.Parameter(torch.rand(33, 33))", set()),  # kept
+        ("x.bfloat16() @ y.bfloat16()", "pass", {"to", "to_1"}),
+        ("torch.softmax(x, 1) @ y", "pass", set()),
+    ],
+)
+def test_an_operand_is_made_while_it_is_read_if_nothing_else_reads_it(expression, setup, opened):
+    source = problem(expression, "torch.rand(33, 33), torch.rand(33, 33)", setup, "x, y")
+    _, graph = trace_source(source)
+    before = {
+        name
+        for site in recipe("gemm-prologue-fusion").match(graph, Contract())
+        for opening in site.detail.before
+        for name in opening.nodes
+    }
+    assert before == opened
+
+
+@pytest.mark.parametrize(
+    ("skill", "reduction"),
+    [
+        ("reduce-after-gemm", "torch.logsumexp(z, 1)"),
+        ("reduce-after-gemm", "torch.amax(z, 1)"),
+        ("split-fp16-matmul", "torch.logsumexp(z, 1)"),
+        ("split-fp16-matmul", "z.sum(1)"),
+    ],
+)
+def test_parts_of_rows_keep_what_is_not_finite(skill, reduction):
+    source = problem(
+        f"(lambda z: {reduction})(x @ y)",
+        "torch.rand(8, 32), torch.rand(32, 75)",
+        parameters="x, y",
+    )
+    _, graph = trace_source(source)
+    own = recipe(skill)
+    (site,) = own.match(graph, Contract())
+    settings = {**TILE, "splits": 1}
+    module = import_source(emit_source(source, graph, [(own, site, settings)]))
+    inf = float("inf")
+    x, y = torch.zeros(8, 32), torch.rand(32, 75)
+    x[:, 0] = torch.tensor([inf, -inf, float("nan"), 1e30, -1e30, 0.0, 3e38, 1.0])
+    expected = eval(reduction, {"torch": torch, "z": x[:, :1] * y[:1]})
+    torch.testing.assert_close(module.ModelNew()(x, y), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [
+        ("torch.amax(x @ y, 1)", 1),
+        ("torch.amax(x @ y, 0)", 0),  # over rows
+        ("torch.amax(x @ y[:, :5], 1)", 1),  # as a small workload may have it
+        ("(lambda z: z - torch.amax(z, 1, keepdim=True))(x @ y)", 0),  # read again
+        ("torch.argmax(x @ y, 1)", 0),
+        ("torch.amax((x @ y).T, 0)", 0),  # a view lies between
+        ("torch.amax(x @ y, 1) * x[:, 0]", 0),  # another operand behind it
+    ],
+)
+def test_tiles_leave_parts_of_rows_where_one_value_of_each_is_wanted(expression, count):
+    source = problem(expression, "torch.rand(33, 33), torch.rand(33, 33)", parameters="x, y")
+    _, graph = trace_source(source)
+    assert len(recipe("reduce-after-gemm").match(graph, Contract())) == count
