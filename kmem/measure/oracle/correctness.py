@@ -107,10 +107,13 @@ def allowances(
 ) -> tuple[float, float]:
     """What an output and what its worst row may err; arguments as for `is_within`."""
     spare, row_spare = (noise.relative_error, noise.row_error) if noise else (0.0, 0.0)
-    slack = _OF_NOISE if reference.relative_error >= 1 else 1.0
+    slack, row_slack = (
+        _OF_NOISE if error >= 1 else 1.0
+        for error in (reference.relative_error, reference.row_error)
+    )
     return (
         max(2 * slack * reference.relative_error, floor, spare),
-        max(ROW_SLACK * slack * reference.row_error, 8 * floor, ROW_SLACK * row_spare),
+        max(ROW_SLACK * row_slack * reference.row_error, 8 * floor, ROW_SLACK * row_spare),
     )
 
 
