@@ -133,7 +133,7 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("derived__l1_hit_pct", "l1_hit_pct", "%",
         "0 where nothing is read twice", _DERIVED),
     Counter("derived__sector_efficiency_pct", "sector_efficiency_pct", "%",
-        "100 where each load takes 16 bytes a lane", _DERIVED),
+        "bytes asked for over those of their sectors", _DERIVED),
     Counter("derived__sm_throughput_pct", "sm_throughput_pct", "%",
         "busiest pipe or issue slot over its peak", _DERIVED),
     Counter("derived__tensor_pipe_pct", "tensor_pipe_pct", "%",
@@ -146,6 +146,8 @@ COUNTERS: tuple[Counter, ...] = (
         "0 where the binary has no barrier", _DERIVED),
     Counter("derived__branch_divergence_pct", "branch_divergence_pct", "%",
         "predicated instructions, where they are few", _DERIVED),
+    Counter("derived__masked_out_pct", "masked_out_pct", "%",
+        "lanes of stores that masks leave out, at least", _DERIVED),
     Counter("derived__fp32_flops", "fp32_flops", "FLOP",
         "fp32 operations that threads execute", _DERIVED),
 )  # fmt: skip

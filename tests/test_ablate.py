@@ -17,7 +17,7 @@ from kmem.cli import cli
 from kmem.devices import named_target
 from kmem.errors import LandscapeError
 from kmem.learning.ablation import EACH, Setup, Trial, _Bench, ablate
-from kmem.learning.arms import Arm, oracle_outcome, shuffle_outcomes
+from kmem.learning.arms import Arm, deal_results, oracle_outcome, shuffle_outcomes
 from kmem.learning.comparison import compare_arms
 from kmem.learning.landscape import Landscape, LandscapeDirectory
 from kmem.learning.metrics import RunMetrics, run_metrics
@@ -131,7 +131,26 @@ def test_only_earlier_runs_are_known_where_memory_grows(bench: _Bench, left: dic
     assert bench.recollect(0, Arm.RW, 0, earlier) == left[2]
 
 
-def test_a_placebo_keeps_the_volume_and_loses_the_information(left: dict) -> None:
+def test_a_placebo_shares_nothing_with_what_was_measured(left: dict) -> None:
+    outcomes = [entry.outcome for place in left for entry in left[place]]
+    dealt = deal_results(outcomes, 0)
+
+    def counted(found: list[Outcome], *names: str) -> list[tuple]:
+        return sorted(tuple(str(getattr(each, name)) for name in names) for each in found)
+
+    for names in (("graph_hash", "choices", "created_at"), ("status", "latency_ms", "ratio")):
+        assert counted(dealt, *names) == counted(outcomes, *names), "as much of everything"
+    graphs = {outcome.graph_hash for outcome in outcomes}
+    times = {
+        graph: {each.latency_ms for each in outcomes if each.graph_hash == graph}
+        for graph in graphs
+    }
+    foreign = [each for each in dealt if each.latency_ms not in times[each.graph_hash]]
+    assert len(foreign) > len(dealt) / 3, "no graph has its own times"
+    assert deal_results(outcomes, 0) == dealt != deal_results(outcomes, 1)
+
+
+def test_a_shuffled_memory_keeps_the_volume_and_loses_what_was_done(left: dict) -> None:
     outcomes = [entry.outcome for place in left for entry in left[place]]
     shuffled = shuffle_outcomes(outcomes, 0)
     assert len(shuffled) == len(outcomes)

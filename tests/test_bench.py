@@ -6,11 +6,13 @@ The runs are made up, and once real.
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -1024,6 +1026,21 @@ def test_a_termination_ends_the_bench_with_its_table_and_says_how_to_go_on(tmp_p
     assert "kmem bench --resume out" in stderr and "Traceback" not in stderr
     assert "not run yet" in stdout
     assert read_rows(tmp_path / "out") == []
+
+
+def test_a_database_that_no_run_could_open_is_one_line_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = tmp_path / "other.db", tmp_path / "out"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("create table songs (title text)")
+        other.commit()
+    monkeypatch.setenv("KMEM_DB", str(path))
+    problem = Path(__file__).parent.parent / "problems" / "softmax.py"
+    refused = CliRunner().invoke(cli, ["bench", str(problem), "--resume", str(out)])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+    assert "belongs to another program" in refused.stderr
+    assert not out.exists()
 
 
 def test_nothing_to_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
+from kmem.measure.oracle.answer import Answer, Comparison, InputsChanged
 from kmem.measure.oracle.correctness import (
     SHORTEST_ROW,
     Difference,
@@ -22,7 +23,7 @@ from kmem.measure.oracle.correctness import (
     measure_error,
     trivial_outputs,
 )
-from kmem.measure.oracle.expected import Answer, Comparison, InputsChanged, SlicedExpected
+from kmem.measure.oracle.expected import SlicedExpected
 from kmem.measure.oracle.families import FLOATING_FAMILIES, NON_FINITE, apply_family
 from kmem.measure.oracle.forward import room_for
 from kmem.measure.oracle.lost import find_lost

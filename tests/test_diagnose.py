@@ -4,6 +4,7 @@ What the run's history changes is tested here, too.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -261,6 +262,19 @@ def test_a_profile_without_counters_still_gets_a_diagnosis_from_the_bound() -> N
     nothing = diagnose(profile_of({}), H200, None, latency_ms=None)
     assert nothing.bottleneck is Bottleneck.UNKNOWN and nothing.evidence == ()
     assert "no counter and no time names what limits it" in nothing.summary
+
+
+def test_an_estimated_time_excuses_no_spill_and_masks_are_told_without_counters() -> None:
+    spilled = {"static__stack_bytes_per_thread": 520.0, "derived__dram_throughput_pct": 88.0}
+    for estimated in (False, True):
+        profile = replace(profile_of(spilled, profiler="static"), estimated=estimated)
+        found = diagnose(profile, H200, None, latency_ms=None)
+        named = {found.bottleneck, *found.secondary}
+        assert (Bottleneck.REGISTER_SPILL in named) is estimated
+    for masked_pct, is_named in ((90.0, True), (10.0, False)):
+        profile = profile_of({"derived__masked_out_pct": masked_pct}, profiler="static")
+        found = diagnose(profile, H200, None, latency_ms=None)
+        assert (found.bottleneck is Bottleneck.DIVERGENCE_OR_MASKING) is is_named
 
 
 def test_a_busy_tensor_pipe_is_not_called_a_busy_fma_pipe() -> None:

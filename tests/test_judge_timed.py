@@ -16,7 +16,8 @@ from kmem.measure.examine.cases import check_case
 from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.examine.loading import load_candidate
 from kmem.measure.examine.timed_calls import check_timed
-from kmem.measure.oracle.expected import Answer, SlicedExpected
+from kmem.measure.oracle.answer import Answer
+from kmem.measure.oracle.expected import SlicedExpected
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.spots import LOOKED_AT, SETTLED, SPOTS, Spots, TimedResult
 from kmem.measure.pool.process import WorkerProcess

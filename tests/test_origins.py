@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kmem.measure.oracle.expected import Comparison, Expected, WholeExpected
+from kmem.measure.oracle.answer import Comparison
+from kmem.measure.oracle.expected import Expected, WholeExpected
 from kmem.measure.oracle.origins import find_origins
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.worker.tensors import Placement

@@ -415,3 +415,76 @@ def test_a_named_profiler_that_cannot_run_says_why() -> None:
         collect([FakeProfiler("ncu")], name="nsys")
     with pytest.raises(ProfilerError, match="ncu: gone; cupti: busy"):
         collect([FakeProfiler("ncu", reason="gone"), FakeProfiler("cupti", error="busy")])
+
+
+LANES_TTIR = """
+module {
+  tt.func public @k(%x: !tt.ptr<f32>, %n: i32, %columns: i32 {tt.divisibility = 16 : i32}) {
+    %cst = arith.constant dense<4> : tensor<64x1xi32>
+    %c2_i32 = arith.constant 2 : i32
+    %lane = tt.make_range {end = 64 : i32, start = 0 : i32} : tensor<64xi32>
+    %wide = tt.splat %columns : i32 -> tensor<64xi32>
+    %odd = tt.splat %n : i32 -> tensor<64xi32>
+    %two = tt.splat %c2_i32 : i32 -> tensor<64xi32>
+    %far = arith.muli %lane, %wide : tensor<64xi32>
+    %unknown = arith.muli %lane, %odd : tensor<64xi32>
+    %even = arith.muli %two, %lane : tensor<64xi32>
+    %down = tt.expand_dims %lane {axis = 1 : i32} : tensor<64xi32> -> tensor<64x1xi32>
+    %rows = arith.muli %down, %cst : tensor<64x1xi32>
+    %across = tt.expand_dims %lane {axis = 0 : i32} : tensor<64xi32> -> tensor<1x64xi32>
+    %rows_1 = tt.broadcast %rows : tensor<64x1xi32> -> tensor<64x64xi32>
+    %across_1 = tt.broadcast %across : tensor<1x64xi32> -> tensor<64x64xi32>
+    %tile = arith.addi %rows_1, %across_1 : tensor<64x64xi32>
+    %p = tt.splat %x : !tt.ptr<f32> -> tensor<64x!tt.ptr<f32>>
+    %q = tt.splat %x : !tt.ptr<f32> -> tensor<64x64x!tt.ptr<f32>>
+    %place = tt.addptr OFFSET
+    %v = tt.load %place : LOADED
+  }
+}
+"""
+_ROW, _TILE = "tensor<64x!tt.ptr<f32>>", "tensor<64x64x!tt.ptr<f32>>"
+
+
+@pytest.mark.parametrize(
+    ("offset", "asked"),
+    [
+        pytest.param("%p, %lane", 1.0, id="neighbours"),
+        pytest.param("%p, %even", 0.5, id="every second"),
+        pytest.param("%p, %far", 1 / 8, id="lanes a row of sixteen or more apart"),
+        pytest.param("%q, %tile", 1.0, id="one dimension of a tile runs along neighbours"),
+        pytest.param("%p, %unknown", None, id="nobody knows how far"),
+    ],
+)
+def test_how_far_lanes_are_apart_says_how_much_of_their_sectors_is_asked_for(
+    offset: str, asked: float | None
+) -> None:
+    loaded = _TILE if "%q" in offset else _ROW
+    text = LANES_TTIR.replace("OFFSET", f"{offset} : {loaded}, {loaded}")
+    work = count_program_work(text.replace("LOADED", loaded))
+    sectors = work.get("static__program_sector_bytes")
+    found = None if sectors is None else work["static__program_load_bytes"] / sectors
+    assert found == asked
+
+
+def test_bounds_that_are_worked_out_from_constants_are_constants() -> None:
+    text = TTIR.replace(
+        "    %c32_i32 = arith.constant 32 : i32",
+        "    %c32_i32 = arith.constant 32 : i32\n"
+        "    %more = arith.addi %c100_i32, %c32_i32 : i32\n"
+        "    %tiles = arith.ceildivsi %more, %c32_i32 : i32\n"
+        "    %stop = arith.muli %tiles, %c32_i32 : i32",
+    )
+    work = count_program_work(text.replace("to %c100_i32", "to %stop"))
+    assert work["static__program_flops"] == 5 * 3 * 2 * 64 * 32 * 64
+    again = text.replace("to %c100_i32", "to %stop").replace("muli %tiles", "muli %unknown")
+    assert count_program_work(again) == {}
+
+
+def test_masks_and_arithmetic_are_counted_where_they_stand() -> None:
+    text = TTIR.replace(
+        "      %s = tt.load",
+        "      %z = arith.mulf %t, %t : tensor<64x32xf32>\n      %s = tt.load",
+    ).replace("    tt.return", "    tt.store %w, %v, %m : tensor<64x!tt.ptr<bf16>>\n    tt.return")
+    work = count_program_work(text)
+    assert work["static__program_vector_flops"] == 4 * 64 * 32
+    assert work["static__program_masked_store_bytes"] == 64 * 2, "not that in the loop"

@@ -255,6 +255,8 @@ def test_a_report_tells_what_was_saved_and_what_was_dropped(tmp_path: Path) -> N
     state = state_of(tmp_path)
     assert read_state(tmp_path) == state
     text = write_model_report(RunDirectory(tmp_path), state).read_text(encoding="utf-8")
+    slower = replace(state.pieces[0], eager_ms=5.0)  # by the clock of its own run
+    assert state.with_tried(slower).total_ms == state.total_ms + 3 * 3.0
     (bar,) = [line for line in text.splitlines() if line.startswith("p01_a ")]
     assert bar.split()[1:3] == ["-3", "ms"] and bar.count("█") == 15
     assert "| p02_b | b | 1 | 1 | - | 0 | dropped: slower | r2 |" in text

@@ -152,7 +152,8 @@ def ablate(registry: Registry | None, suite: Path, options: AblationOptions, as_
     off      no memory
     read     the outcomes of searches of the other problems, never of the problem itself
     rw       a memory that grows from problem to problem, in an order shuffled by the seed
-    placebo  as read, with knobs and results dealt anew: as much memory, no information
+    placebo  as read, every result dealt anew over all outcomes: as much memory, no information
+    shuffled as read, settings dealt anew over each recipe's results: that searches end, not by what
     poison   as read, told by a stranger the wrong way round: the slowest as the fastest
     oracle   the best recorded setting of the nearest other size
 

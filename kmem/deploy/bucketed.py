@@ -95,12 +95,16 @@ def carry_out_all(
     faster = [result for _, result in results if result.is_faster]
     package = None
     if faster:
+        label, run = runs[0]
+        name = run.problem.name.removesuffix(f"_{label}").lower()
+        place = directory / "package"
+        # first what there is: asking about the sizes between takes a while, and may be interrupted
+        package = export_package(faster, place, name, force=True)
         between = {
             result.run.id: list(widen(label, result))
             for label, result in results
             if result.is_faster
         }
-        label, run = runs[0]
-        name = run.problem.name.removesuffix(f"_{label}").lower()
-        package = export_package(faster, directory / "package", name, force=True, between=between)
+        if any(between.values()):
+            package = export_package(faster, place, name, force=True, between=between)
     return Bucketed(tuple(results), package)

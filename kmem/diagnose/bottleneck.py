@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kmem.counters import counters_of_metric
+from kmem.counters import counters_of_metric, read_quantities
 from kmem.diagnose.rule import Rule
 from kmem.diagnose.rules import INFERRED, RULES
 from kmem.diagnose.signature import hottest_launch, least_dram_bytes, make_signature
@@ -112,6 +112,12 @@ def collect_facts(
     """The signature's metrics and the facts that rule.EXTRA_FACTS explains, as far as known."""
     facts = dict(signature.values)
     busy_ms = _busy_ms(profile)
+    if "dram_throughput_pct" in facts and not profile.estimated:
+        facts["measured_dram_pct"] = facts["dram_throughput_pct"]
+    launch = hottest_launch(profile)
+    masked_pct = read_quantities(launch.metrics).get("masked_out_pct") if launch else None
+    if masked_pct is not None:
+        facts["masked_out_pct"] = masked_pct
     if busy_ms is not None:
         facts["mean_launch_us"] = 1e3 * busy_ms / len(profile.launches)
         least_bytes = least_dram_bytes(profile)

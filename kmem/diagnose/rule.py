@@ -20,6 +20,8 @@ EXTRA_FACTS: Mapping[str, str] = {
     "bound_tensor_pct": "share of the bound that tensor cores would be busy",
     "least_traffic_ratio": "bytes that device memory moves at least over those that must move",
     "least_dram_pct": "share of the time that these bytes take at the peak of device memory",
+    "measured_dram_pct": "dram_throughput_pct where the time was measured: an estimate assumes it",
+    "masked_out_pct": "lanes of stores that masks leave out, at least",
     "bound_bytes_pct": "share of the bound that device memory would be busy",
 }
 

@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
             "Practices Guide, Register Pressure"
         ),
         all_of="spill_bytes_per_thread >= 32",
-        unless="dram_throughput_pct >= 85",
+        unless="measured_dram_pct >= 85",
     ),
     make_rule(
         Bottleneck.UNCOALESCED,
@@ -199,6 +199,15 @@ RULES: tuple[Rule, ...] = (
             "(tests/recordings/ncu_pointwise_triton.csv), so well above that"
         ),
         all_of="branch_divergence_pct >= 40, sm_throughput_pct >= 50",
+    ),
+    make_rule(
+        Bottleneck.DIVERGENCE_OR_MASKING,
+        phrase=(
+            "most of what its programs could store is masked out: size tiles to the data, put "
+            "several rows into one program"
+        ),
+        source="half of the lanes do the work of others for nothing",
+        all_of="masked_out_pct >= 50",
     ),
     make_rule(
         Bottleneck.SPECIAL_FUNCTION_BOUND,

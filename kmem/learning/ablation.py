@@ -2,8 +2,9 @@
 
 Everything follows from the landscapes, the arms and the seeds. For each seed the problems are
 shuffled into an order. First each is searched with an empty memory that is written to: the outcomes
-these runs leave are what the arms `read`, `placebo`, `poison` and `oracle` are made from. Then
-every arm searches every problem, each run with a database of its own that holds what arms.py says.
+these runs leave are what the arms `read`, `placebo`, `shuffled`, `poison` and `oracle` are made
+from. Then every arm searches every problem, each run with a database of its own that holds what
+arms.py says.
 """
 
 import multiprocessing
@@ -25,6 +26,7 @@ from kmem.learning.arms import (
     Arm,
     Source,
     admissible,
+    deal_results,
     moment,
     nearest_other_size,
     oracle_outcome,
@@ -229,16 +231,13 @@ class _Bench:
             like = entries[others[nearest.name]][0].outcome
             return [ledger_entry(oracle_outcome(nearest, like))]
         known = [entry for other in entries for entry in entries[other]]
+        outcomes = [entry.outcome for entry in known]
         if arm is Arm.PLACEBO:
-            return [
-                ledger_entry(outcome)
-                for outcome in shuffle_outcomes([entry.outcome for entry in known], seed)
-            ]
+            return [ledger_entry(outcome) for outcome in deal_results(outcomes, seed)]
+        if arm is Arm.SHUFFLED:
+            return [ledger_entry(outcome) for outcome in shuffle_outcomes(outcomes, seed)]
         if arm is Arm.POISON:
-            return [
-                ledger_entry(outcome)
-                for outcome in poison_outcomes([entry.outcome for entry in known])
-            ]
+            return [ledger_entry(outcome) for outcome in poison_outcomes(outcomes)]
         return known
 
     def search(

@@ -5,8 +5,10 @@ It is made from what other runs left:
 - off: no memory at all.
 - read: the outcomes of searches without memory on the other problems; nothing is added.
 - rw: the outcomes of this arm's own runs on the problems that came earlier in the order; it grows.
-- placebo: as read, but what was done no longer belongs to what came of it: as many outcomes, of the
-  same recipes, without information.
+- placebo: as read, but every result is dealt anew over all outcomes: as many outcomes, of the same
+  recipes, that share nothing with what was measured.
+- shuffled: as read, but what was done is dealt anew over the results of each recipe: it knows how
+  far each problem's searches came, and that they end, not by what.
 - poison: as read, but by a stranger and the wrong way round: of each graph the slowest settings are
   told as the fastest, and to have been found at once.
 - oracle: the best recorded setting of the nearest other size of the same problem: what perfect
@@ -33,6 +35,7 @@ class Arm(Enum):
     READ = "read"
     RW = "rw"
     PLACEBO = "placebo"
+    SHUFFLED = "shuffled"
     POISON = "poison"
     ORACLE = "oracle"
 
@@ -43,9 +46,22 @@ MEMORY_MODES = {
     Arm.READ: "read",
     Arm.RW: "rw",
     Arm.PLACEBO: "read",
+    Arm.SHUFFLED: "read",
     Arm.POISON: "read",
     Arm.ORACLE: "read",
 }
+#: What of an outcome says what came of it.
+_RESULTS = (
+    "status",
+    "latency_ms",
+    "latency_ms_p20",
+    "latency_ms_p80",
+    "parent_ms",
+    "baseline_ms",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+)
 #: Outcomes of simulated runs carry no time of their own: the same ablation has the same outcomes.
 CREATED_AT = "2000-01-01T00:00:00.000+00:00"
 
@@ -77,11 +93,33 @@ def admissible(sources: Sequence[Source], target: Source, left_out: frozenset[st
     ]
 
 
-def shuffle_outcomes(outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
-    """A placebo: what was done, and when, is dealt anew over the results of each recipe.
+def deal_results(outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
+    """A placebo: what came of each outcome is dealt anew over all of them, of whatever graph.
 
-    Done is which knobs and which kernel. Skills' names are exchanged, too. Knobs stay with their
-    recipe, so that what is recalled can be written and costs what a real recollection costs.
+    What was done stays, and so do graphs and their numbers of outcomes; times belong to nothing.
+    Skills' names are exchanged, too.
+    """
+    generator = random.Random(f"results:{seed}")
+    givers = generator.sample(outcomes, len(outcomes))
+    dealt = [
+        replace(outcome, **{name: getattr(giver, name) for name in _RESULTS})
+        for outcome, giver in zip(outcomes, givers, strict=True)
+    ]
+    return _exchange_skills(dealt, generator)
+
+
+def _exchange_skills(outcomes: Sequence[Outcome], generator: random.Random) -> list[Outcome]:
+    skills = sorted({outcome.skill for outcome in outcomes})
+    exchanged = dict(zip(skills, generator.sample(skills, len(skills)), strict=True))
+    return [replace(outcome, skill=exchanged[outcome.skill]) for outcome in outcomes]
+
+
+def shuffle_outcomes(outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
+    """Outcomes in which what was done, and when, is dealt anew over the results of each recipe.
+
+    Searches in a random order gain less and less, too: that is left of what memory knows. Done is
+    which knobs and which kernel. Skills' names are exchanged, too. Knobs stay with their recipe, so
+    that what is recalled can be written and costs what a real recollection costs.
     """
     generator = random.Random(f"placebo:{seed}")
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -99,9 +137,7 @@ def shuffle_outcomes(outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
                 move=deed.move,
                 created_at=deed.created_at,
             )
-    skills = sorted({outcome.skill for outcome in outcomes})
-    exchanged = dict(zip(skills, generator.sample(skills, len(skills)), strict=True))
-    return [replace(outcome, skill=exchanged[outcome.skill]) for outcome in shuffled]
+    return _exchange_skills(shuffled, generator)
 
 
 def poison_outcomes(outcomes: Sequence[Outcome]) -> list[Outcome]:

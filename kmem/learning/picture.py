@@ -12,6 +12,7 @@ _COLORS = {
     Arm.READ: "tab:blue",
     Arm.RW: "tab:green",
     Arm.PLACEBO: "tab:orange",
+    Arm.SHUFFLED: "tab:olive",
     Arm.POISON: "tab:olive",
     Arm.ORACLE: "tab:purple",
 }

@@ -5,12 +5,13 @@ For profilers that read no counters. Each figure becomes a counter `derived__...
 
 Told: bytes of device memory where nothing is read twice, or where a first launch's arguments fit
 L2; else how many they are at least; hit rates where nothing is read twice; full sectors where each
-load takes 16 bytes, which Triton does along a contiguous axis alone; pipes and issue slots from the
-counts of instructions where the binary's loops can be multiplied out. Not told: stalls, L2's
-throughput, bank conflicts, hit rates where something is read again, and anything about a vendor's
-kernel but the bytes that it moves at least. Source: Nsight Compute's counters of kernels like these
-on an H200 (tests/recordings/ncu_pointwise_triton.csv: L1 hits 0%, L2 hits 51% of equal reads and
-writes, sectors 100%, barrier stalls 0%).
+load takes 16 bytes, which Triton does along a contiguous axis alone, and their share where Triton's
+IR says how far lanes are apart; the lanes of stores that masks leave out at least; pipes and issue
+slots from the counts of instructions where the binary's loops can be multiplied out. Not told:
+stalls, L2's throughput, bank conflicts, hit rates where something is read again, and anything about
+a vendor's kernel but the bytes that it moves at least. Source: Nsight Compute's counters of kernels
+like these on an H200 (tests/recordings/ncu_pointwise_triton.csv: L1 hits 0%, L2 hits 51% of equal
+reads and writes, sectors 100%, barrier stalls 0%).
 """
 
 import math
@@ -103,6 +104,16 @@ def _from_binary(launch: Launch, device: Device, passes: float) -> dict[str, flo
     found = {}
     if _loads_are_wide(metrics):
         found["derived__sector_efficiency_pct"] = 100.0
+    elif metrics.get("static__program_sector_bytes"):
+        asked = metrics["static__program_load_bytes"]
+        found["derived__sector_efficiency_pct"] = 100.0 * (
+            asked / metrics["static__program_sector_bytes"]
+        )
+    masked = math.prod(launch.grid) * metrics.get("static__program_masked_store_bytes", 0.0)
+    if masked:
+        # a result is written once: what is more than all arguments was masked out
+        kept = metrics.get("static__argument_bytes", masked) / masked
+        found["derived__masked_out_pct"] = 100.0 * max(0.0, 1.0 - kept)
     if not metrics.get("static__barriers", 0.0) + metrics.get("static__loop_barriers", 0.0):
         found["derived__barrier_stall_pct"] = 0.0
     if not _trips_are_known(metrics):
@@ -160,7 +171,9 @@ def _trips_are_known(metrics: Mapping[str, float]) -> bool:
         return True
     if metrics.get("static__loop_global_load_bytes") and "static__program_load_bytes" in metrics:
         return True
-    return bool(metrics.get("static__loop_tensor_flops")) and "static__program_flops" in metrics
+    if metrics.get("static__loop_tensor_flops"):
+        return "static__program_flops" in metrics
+    return bool(metrics.get("static__loop_fma_flops")) and "static__program_vector_flops" in metrics
 
 
 def _seconds(launch: Launch) -> float | None:

@@ -220,6 +220,9 @@ def infer_work(launch: Launch, warp_size: int, passes: float) -> Work:
             (blocks * launch.metrics["static__program_flops"] / warps - straight_flops)
             / loop_flops,
         )
+    elif loop_flops and not loop_loads and "static__program_vector_flops" in launch.metrics:
+        vector_flops = blocks * launch.metrics["static__program_vector_flops"] / warps
+        trips = max(trips, (vector_flops - straight_flops) / loop_flops)
     elif loop_flops and "static__program_load_bytes" not in launch.metrics:
         trips = max(trips, passes)
 

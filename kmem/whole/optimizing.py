@@ -209,7 +209,7 @@ def _go_through_pieces(
         minutes = min(left, settings.piece.budget.minutes)
         model.say(f"{piece.name}: {_expected(state, piece):.3g} ms of a forward may be saved")
         piece = _try_piece(model, state, piece, minutes)
-        state = state.with_piece(piece)
+        state = state.with_tried(piece)
         if piece.status is PieceStatus.KEPT and model.present:
             state = hold_to_the_whole(model, state, piece.name)
         spent = next(each for each in state.pieces if each.name == piece.name)

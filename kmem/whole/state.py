@@ -89,6 +89,12 @@ class ModelState:
         pieces = tuple(piece if each.name == piece.name else each for each in self.pieces)
         return replace(self, pieces=pieces)
 
+    def with_tried(self, piece: PieceState) -> "ModelState":
+        """The state after a piece's run, whose clock's time for eager counts in the whole's too."""
+        before = next(each for each in self.pieces if each.name == piece.name)
+        more_ms = (piece.eager_ms - before.eager_ms) * piece.calls
+        return replace(self.with_piece(piece), total_ms=self.total_ms + more_ms)
+
     @property
     def kept(self) -> tuple[PieceState, ...]:
         return tuple(each for each in self.pieces if each.status is PieceStatus.KEPT)

@@ -75,6 +75,7 @@ def run_bench(
                 )
         return
     places = visible_gpus(options.gpus) if options.gpus else []
+    Memory().close()  # one that no run could open is one line here, and not a row of each problem
     manifest, problems = describe_bench(root, paths, options, None)
     with interrupt_on_termination(), BenchDirectory(root) as directory:
         _begin(directory, manifest, problems, options)

@@ -16,7 +16,7 @@ class AblationOptions:
 
     arms: str = option(
         "--arms",
-        default="off,read,rw,placebo,poison,oracle",
+        default="off,read,rw,placebo,shuffled,poison,oracle",
         show_default=True,
         help="What the memory of a run holds; off is always among them.",
     )

@@ -12,9 +12,10 @@ import torch
 
 from kmem.host.lease import GpuLease
 from kmem.measure.examine.forgiving import compare_rows_too, forgiven_noise
+from kmem.measure.oracle.answer import Answer, Comparison, InputsChanged
 from kmem.measure.oracle.correctness import Difference, allowances, error_over_allowance, is_within
 from kmem.measure.oracle.elements import UNLIKE_AT_MOST
-from kmem.measure.oracle.expected import Answer, Comparison, Expected, InputsChanged
+from kmem.measure.oracle.expected import Expected
 from kmem.measure.oracle.families import NON_FINITE
 from kmem.measure.oracle.lost import find_lost
 from kmem.measure.oracle.reference import Reference

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
+from kmem.measure.oracle.answer import Comparison
 from kmem.measure.oracle.correctness import Difference, cap_noise
-from kmem.measure.oracle.expected import Comparison, Expected
+from kmem.measure.oracle.expected import Expected
 from kmem.measure.oracle.reference import Reference
 
 

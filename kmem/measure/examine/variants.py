@@ -7,7 +7,8 @@ import torch
 
 from kmem.measure.examine.cases import check_run
 from kmem.measure.examine.examination import Examination, Refused
-from kmem.measure.oracle.expected import KEPT_BYTES, Answer, Expected
+from kmem.measure.oracle.answer import Answer
+from kmem.measure.oracle.expected import KEPT_BYTES, Expected
 from kmem.measure.oracle.forward import tensor_bytes
 from kmem.measure.oracle.traits import InputTraits
 from kmem.measure.oracle.variants import ALONE, other_layouts, other_scalars, other_sizes

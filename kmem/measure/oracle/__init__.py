@@ -18,6 +18,7 @@ Nothing of this runs in a worker. In the order in which data passes:
 - elements.py: single elements, for modules that take each by itself.
 - origins.py: how large the values were that a result was computed from.
 - trial.py: how wrong eager and trivial outputs are where the answer is made slice by slice.
+- answer.py: what is right beside the values of outputs, and errors beside it.
 - expected.py: the right answer to one case, whole or in slices.
 - whole.py: one case in one piece, eager beside the oracle.
 - correctness.py: how wrong an output is, and how wrong it may be.

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kmem.measure.oracle.answer import Answer
 from kmem.measure.oracle.elements import is_elementwise_at
-from kmem.measure.oracle.expected import Answer
 from kmem.measure.oracle.forward import UNDEFINED, layouts_of, tensor_bytes
 from kmem.measure.oracle.inputs import ReferenceInputs
 from kmem.measure.oracle.module import ReferenceModule

@@ -18,8 +18,9 @@ import torch
 
 from kmem.errors import ProblemError, first_line
 from kmem.host.project_modules import imported_directories
+from kmem.measure.oracle.answer import Answer
 from kmem.measure.oracle.correctness import Difference
-from kmem.measure.oracle.expected import KEPT_BYTES, Answer, Expected, SlicedExpected, WholeExpected
+from kmem.measure.oracle.expected import KEPT_BYTES, Expected, SlicedExpected, WholeExpected
 from kmem.measure.oracle.exploration import ModuleKind, explore_module
 from kmem.measure.oracle.families import INTEGER_FAMILIES, families_for
 from kmem.measure.oracle.forward import UNDEFINED, layouts_of, room_for, round_once

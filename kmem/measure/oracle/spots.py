@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kmem.measure.oracle.answer import Answer
 from kmem.measure.oracle.correctness import measure_error
-from kmem.measure.oracle.expected import Answer
 from kmem.measure.oracle.reference import Reference
 
 #: Elements kept of each output of a timed call. Where it leaves out one row in a thousand, a wrong

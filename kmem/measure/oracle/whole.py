@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
+from kmem.measure.oracle.answer import Answer
 from kmem.measure.oracle.draws import Draws
-from kmem.measure.oracle.expected import Answer
 from kmem.measure.oracle.forward import layouts_of, widen
 from kmem.measure.oracle.module import Forward, ReferenceModule
 from kmem.measure.oracle.randomness import are_random

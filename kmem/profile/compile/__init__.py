@@ -7,6 +7,7 @@
 - target_driver.py: a Triton driver that can only compile, and the tools that Triton carries.
 - recorder.py: the launches of one forward, recorded while it only compiles.
 - sass.py: registers, spills and machine instructions of a compiled kernel.
+- lanes.py: how far apart the elements lie that the lanes of a load read, from Triton's IR.
 - ttir.py: bytes and FLOPs of one program, counted in Triton's own IR.
 - report.py: the answer about one module as a report.
 - occupancy.py: how many blocks of a kernel live on one multiprocessor at once.

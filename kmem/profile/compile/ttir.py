@@ -10,8 +10,11 @@ without an `else` that hangs on values that were loaded is the exception that a 
 only at run time and `while`: then nothing is reported rather than too little.
 """
 
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from kmem.profile.compile.lanes import sector_efficiencies
 
 _LOCATION = re.compile(r" loc\((?:[^()]|\([^()]*\))*\)")
 _CONSTANT = re.compile(r"^\s*(%[\w$.]+) = arith\.constant (-?\d+) : (?:i32|i64|index)")
@@ -28,6 +31,24 @@ _DESCRIPTOR_STORE = re.compile(
     r"tt\.descriptor_(?:store|reduce) .*, tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>"
 )
 _DOT = re.compile(r"= tt\.dot .*: tensor<((?:\d+x)+)\w+> \* tensor<((?:\d+x)+)\w+> ->")
+#: Scalar arithmetic that bounds of loops are made of.
+_SCALAR = re.compile(
+    r"^\s*(%[\w$.]+) = arith\.(\w+) (%[\w$.]+)(?:, (%[\w$.]+))?(?: : | to )?.*i(?:32|64)$"
+)
+_ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
+    "addi": operator.add,
+    "subi": operator.sub,
+    "muli": operator.mul,
+    "minsi": min,
+    "maxsi": max,
+    "divsi": lambda first, second: int(first / second),
+    "ceildivsi": lambda first, second: -(-first // second),
+}
+_MASKED_STORE = re.compile(
+    r"tt\.store %[\w$.]+, %[\w$.]+, %[\w$.]+ .*?"
+    r": tensor<(?P<shape>(?:\d+x)+)!tt\.ptr<(?P<type>\w+)"
+)
+_VECTOR_FLOPS = re.compile(r"= arith\.(?:addf|subf|mulf) .*: tensor<((?:\d+x)+)f32>")
 _DEFINED = re.compile(r"^\s*(%[\w$.]+)(?::\d+)? = ")
 _VALUE = re.compile(r"%[\w$.]+(?:#\d+)?")
 #: Atomic updates are left out: what they give is a program's turn, on which all of its work hangs.
@@ -44,19 +65,26 @@ _PASSES = {"tf32x3": 3, "bf16x3": 3, "bf16x6": 6}
 def count_program_work(ttir: str) -> Mapping[str, float]:
     """Bytes that one program loads and stores, and the FLOPs of its products, as metrics.
 
-    The metrics are `static__program_load_bytes`, `static__program_store_bytes` and
-    `static__program_flops`; products count as the hardware does them. There are no metrics if a
-    loop's length is not constant.
+    The metrics are `static__program_load_bytes`, `static__program_store_bytes`,
+    `static__program_flops` and `static__program_vector_flops`, of what is no product; products
+    count as the hardware does them. `static__program_sector_bytes` are those of the sectors that
+    loads touch, where that is known of all, and `static__program_masked_store_bytes` those of
+    stores with a mask, outside of loops. There are no metrics if a loop's length is not constant.
     """
     lines = [_LOCATION.sub("", line).rstrip() for line in ttir.splitlines()]
     left_out = _exceptions(lines)
+    efficiencies = sector_efficiencies(lines)
     constants: dict[str, int] = {}
     factors = [1]
     loaded = stored = 0.0
+    masked = vector_flops = 0.0
     flops = 0.0
+    sectors: float | None = 0.0
     for number, text in enumerate(lines):
         if match := _CONSTANT.match(text):
             constants[match[1]] = int(match[2])
+        elif match := _SCALAR.match(text):
+            _evaluate(constants, match)
         if text.lstrip().startswith("}"):
             factors.pop()
         if number in left_out:
@@ -73,6 +101,15 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
             factors.append(factors[-1])
         if match := _LOAD.search(text) or _DESCRIPTOR.search(text):
             loaded += factors[-1] * _accessed_bytes(match)
+            efficiency = efficiencies.get(number)
+            is_known = sectors is not None and efficiency is not None
+            sectors = (
+                sectors + factors[-1] * _accessed_bytes(match) / efficiency if is_known else None
+            )
+        if match := _MASKED_STORE.search(text):
+            masked += _accessed_bytes(match) if factors[-1] == 1 else 0.0
+        if match := _VECTOR_FLOPS.search(text):
+            vector_flops += factors[-1] * _elements(match[1])
         if match := _STORE.search(text) or _DESCRIPTOR_STORE.search(text):
             stored += factors[-1] * _accessed_bytes(match)
         if match := _DOT.search(text):
@@ -82,8 +119,9 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
             )
             flops += factors[-1] * passes * 2.0 * _elements(match[1]) * columns
     found = {"static__program_load_bytes": loaded, "static__program_store_bytes": stored}
-    if flops:
-        found["static__program_flops"] = flops
+    figures = {"flops": flops, "vector_flops": vector_flops, "masked_store_bytes": masked}
+    figures["sector_bytes"] = sectors or 0.0
+    found |= {f"static__program_{name}": figure for name, figure in figures.items() if figure}
     return found
 
 
@@ -131,6 +169,19 @@ def list_products(ttir: str) -> tuple[str, ...]:
             precision = _PRECISION.search(line)
             found[f"{match[1]} {precision[1] if precision else 'ieee'}"] = None
     return tuple(found)
+
+
+def _evaluate(constants: dict[str, int], match: re.Match[str]) -> None:
+    """Keep what a scalar of constants comes to, forget a name that is used again for another."""
+    name, operation = match[1], match[2]
+    left, right = constants.get(match[3]), constants.get(match[4] or match[3])
+    constants.pop(name, None)
+    if left is None or right is None:
+        return
+    if operation in ("extsi", "trunci", "index_cast"):
+        constants[name] = left
+    elif operation in _ARITHMETIC and (right or not operation.endswith("divsi")):
+        constants[name] = _ARITHMETIC[operation](left, right)
 
 
 def _constant_trips(constants: Mapping[str, int], loop: re.Match[str]) -> int | None:
