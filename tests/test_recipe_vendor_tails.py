@@ -2,6 +2,7 @@
 against torch in the interpreter.
 """
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ import torch
 
 from kmem.devices import named_target
 from kmem.host.imitated_device import ImitatedDevice
+from kmem.measure.oracle.correctness import measure_error
+from kmem.measure.oracle.families import apply_family
+from kmem.measure.oracle.traits import InputTraits
 from kmem.records import Contract, Precision
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
@@ -48,6 +52,10 @@ CASES = {
     ),
     "a sum of all that was pooled": (
         CONV, SHAPE, "torch.sum(F.avg_pool2d(y, 2).sigmoid(), dim=[1, 2, 3])", "Identity()",
+    ),
+    "a mean of what was pooled": (
+        "ConvTranspose2d(8, 12, 3, 2, 1, 1)", (2, 8, 5, 6),
+        "torch.mean(F.max_pool2d(y, 2), dim=(2, 3))", "Identity()",
     ),
     "a mean over positions": (CONV, SHAPE, "F.adaptive_avg_pool2d(F.gelu(y), 1)", "Identity()"),
     "a norm of groups": (CONV, SHAPE, "self.norm(F.gelu(y)) * self.scale", GROUPS),
@@ -121,6 +129,31 @@ def test_statistics_move_along_and_survive_what_is_not_finite() -> None:
     x[0, 0, 0, 0] = float("inf")
     with torch.no_grad(), ImitatedDevice("cpu"):
         assert not model(x).isfinite().any()  # every channel meets it
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a mean of what was pooled", "a softmax over channels", "phases in depth, and a pooling"],
+)
+def test_what_is_not_finite_spreads_as_far_as_in_torch(name: str) -> None:
+    """On an H200 taps of zeros made NaN of all means behind phases of an infinite input."""
+    source, graph, site = cut(name)
+    settings = {**RECIPE.space(site, H200).settings()[0], "finish": 256}
+    module = import_source(emit_source(source, graph, [(RECIPE, site, settings)]))
+    torch.manual_seed(0)
+    model, reference = module.ModelNew(), module.Model()
+    reference.load_state_dict(model.state_dict())
+    in_double = copy.deepcopy(reference).double()
+    generator = torch.Generator().manual_seed(5)
+    for family in ("infinite", "infinite rows"):
+        x = torch.rand(CASES[name][1])
+        apply_family(family, [x], [InputTraits(fixed=False)], generator)
+        with torch.no_grad():
+            right, eager = in_double(x.double()), reference(x)
+            with ImitatedDevice("cpu"):
+                found = model(x)
+        assert right.isinf().any() or right.isnan().any()
+        assert measure_error(found, right, eager).fault is None, family
 
 
 def test_phases_are_those_of_finite_and_other_values_and_none_that_lack_taps() -> None:
