@@ -46,6 +46,7 @@ EXAMPLES: tuple[tuple[str, str], ...] = (
     ("nn.Conv2d(64, 64, 3, padding=1)", "torch.rand(64, 64, 128, 128)"),
     ("nn.Conv2d(64, 64, 3, padding=1, groups=64)", "torch.rand(64, 64, 128, 128)"),
     ("nn.ConvTranspose2d(64, 64, 3, stride=2)", "torch.rand(64, 64, 64, 64)"),
+    ("nn.GRU(64, 128)", "torch.rand(16, 8, 64)"),
     (
         "lambda x: F.scaled_dot_product_attention(x, x, x)",
         "torch.rand(8, 16, 1024, 64)",

@@ -28,9 +28,10 @@ _TILE, _DEPTH = 64, 32
 _PRECISIONS = ("tf32x3", "ieee")
 #: Depth of weights that are not kept, at most.
 _MOST_PASSING = 64
-#: Of a step: what programs wait for one another and for memory; bytes that one multiprocessor reads
-#: from L2. Guesses, not measured yet; they only rank settings.
-_STEP_MS, _L2_BYTES_PER_S = 2.5e-3, 1e11
+#: Of a step: what programs wait for one another and for memory, fitted to 13.0 ms on an H200 (LSTM,
+#: 6 layers, 512 steps, 10 rows, 256 values, 32 programs); bytes that one multiprocessor reads from
+#: L2, a guess.
+_STEP_MS, _L2_BYTES_PER_S = 3.7e-3, 1e11
 #: What the product of 16 rows and 32 columns adds to a step. A guess.
 _PRODUCT = 0.1
 #: What products of 16 rows cost in exact fp32, over those in TF32. A guess.
