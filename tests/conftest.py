@@ -5,6 +5,7 @@ GPU is used unless a test is marked for one.
 """
 
 import functools
+import gc
 import os
 import sys
 from collections import Counter
@@ -56,9 +57,28 @@ _PLACES = {name: place for place, name in enumerate(LONG_FILES)}
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # images of containers forbid bytecode: then every worker of pytest-xdist rewrites the asserts
+    # of all tests again, and every process that a test starts compiles kmem again
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if config.option.markexpr != "gpu":  # there the judge's own kernels run as for users
         # read when triton is first imported; tests that compile do so in a subprocess without it
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """What is imported and collected stays to the end: no collection of garbage walks it again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # what ends with the interpreter can be collected again
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves tests out
