@@ -3,11 +3,13 @@
 Exit codes, one clear line for bad input, JSON for programs.
 """
 
+import ast
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from corpus import problems
 from corpus.honest import GUARDED, LIBRARY
@@ -15,6 +17,7 @@ from corpus.honest import GUARDED, LIBRARY
 from kmem.cli.verify import measure, verify
 from kmem.devices import named_target
 from kmem.memory.store import Memory
+from kmem.problem.constructor import constructor_signature
 from kmem.problem.traced import untraced_problem
 from kmem.records import BASELINES, Baseline, Contract, Precision, Problem, Purity, Timing
 from kmem.run.baselines import keep_baselines, known_baselines
@@ -112,6 +115,18 @@ def test_a_refused_source_names_its_line(problem: Path) -> None:
     result = run(verify, problem, "import os\n" + LIBRARY)
     assert result.exit_code == 1
     assert result.stdout.startswith("refused_source\nline 1: import of os: ")
+
+
+def test_a_module_without_a_constructor_takes_nothing_after_a_compilation_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = torch.nn.Module.__init__
+    # as torch._dynamo does for good
+    monkeypatch.setattr(torch.nn.Module, "__init__", lambda self, *args, **more: own(self))
+    text = "import torch\nclass ModelNew(torch.nn.Module):\n    pass\n"
+    signature = constructor_signature(ast.parse(text), "ModelNew")
+    assert signature is not None
+    assert not signature.parameters
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ import torch
 
 from kmem.problem.reach import assigned_constants
 
-#: Constructors that take nothing of their own; what comes later in the order of bases counts.
-_EMPTY = (object.__init__, torch.nn.Module.__init__)
 _NOTHING = inspect.Signature()
 _Found = inspect.Signature | None
 
@@ -123,10 +121,19 @@ def _loaded(path: str) -> object | None:
 def _of_object(found: object | None) -> _Found:
     if not inspect.isclass(found):
         return None
-    if found.__init__ in _EMPTY:
+    if _takes_nothing(found.__init__):
         return _NOTHING
     try:
         own = inspect.signature(found.__init__)
     except (TypeError, ValueError):  # written in C
         return None
     return own.replace(parameters=list(own.parameters.values())[1:])
+
+
+def _takes_nothing(constructor: object) -> bool:
+    """Whether it takes nothing of its own; what comes later in the order of bases counts.
+
+    Asked when it is needed: torch._dynamo puts another in the place of `torch.nn.Module.__init__`
+    once it has compiled something (torch/_dynamo/mutation_guard.py).
+    """
+    return constructor in (object.__init__, torch.nn.Module.__init__)
