@@ -3,6 +3,7 @@ or checks a skill takes these modules along.
 """
 
 import importlib
+import os
 import subprocess
 import sys
 import tomllib
@@ -162,6 +163,23 @@ def test_loading_twice_gives_the_same_and_after_an_edit_the_new(tmp_path: Path) 
     assert load_recipe(load_skill(skill.path)) is recipe
     (skill.path / "numbers.py").write_text("VALUE = 17\n", encoding="utf-8")
     assert value_of(skill) == 17
+
+
+def test_an_edit_counts_however_soon_it_comes_after(tmp_path: Path) -> None:
+    """Bytecode is told by size and second: neither changes here."""
+    skill = write_pair(tmp_path, "first", 1)
+    numbers, recipe = skill.path / "numbers.py", skill.path / "recipe.py"
+    second = (1_600_000_000, 1_600_000_000)
+    for file in (numbers, recipe):
+        os.utime(file, second)
+    assert value_of(skill) == 1
+    numbers.write_text("VALUE = 2\n", encoding="utf-8")
+    os.utime(numbers, second)
+    assert value_of(skill) == 2
+    recipe.write_text(recipe.read_text(encoding="utf-8").replace("VALUE", "WRONG"))
+    os.utime(recipe, second)
+    with pytest.raises(SkillError, match="cannot import name 'WRONG'"):
+        load_recipe(skill)
 
 
 def test_a_module_asked_for_later_is_found_too(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -178,6 +179,21 @@ def recipe_versions(skills: Iterable[Skill]) -> dict[str, str]:
     }
 
 
+@contextmanager
+def _no_bytecode_written() -> Iterator[None]:
+    """What is imported within leaves no bytecode behind.
+
+    Python tells bytecode of an earlier text by the file's size and the second it was written in: an
+    edit of one word by a skill's author, tried at once, would run the old code.
+    """
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
 def _import_code(skill: Skill, entry: str) -> ModuleType:
     """recipe.py or rewrite.py as a package under a name of its own.
 
@@ -197,7 +213,8 @@ def _import_code(skill: Skill, entry: str) -> ModuleType:
     # A relative import looks its package up here.
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _no_bytecode_written():
+            spec.loader.exec_module(module)
     except BaseException as ex:
         for loaded in [other for other in sys.modules if f"{other}.".startswith(f"{name}.")]:
             del sys.modules[loaded]
