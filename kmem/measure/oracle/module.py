@@ -7,7 +7,7 @@ parameters, never the module. After each forward the module is put back to its i
 import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from kmem.measure.oracle.forward import (
     seed_generators,
     widen,
 )
+from kmem.measure.oracle.own_precision import OwnPrecisionProducts
 from kmem.measure.oracle.slices import Run
 from kmem.measure.worker.tensors import encode_value
 from kmem.problem.load import build_inputs, build_model, execute_problem
@@ -146,7 +147,7 @@ class ReferenceModule:
         Args:
             calls: how many in a row, each from the state that the one before left; the last counts.
         """
-        with contract_flags(self.contract.precision), torch.no_grad():
+        with contract_flags(self.contract.precision), torch.no_grad(), self._products():
             for _ in range(calls):
                 seed_generators(seed, self.device)
                 result = self.model(*values)
@@ -166,6 +167,10 @@ class ReferenceModule:
         return Forward(
             outputs, self._take_changes(self.model), returns_tuple, any(views), is_shared
         )
+
+    def _products(self) -> AbstractContextManager[object]:
+        is_asked = self.device.type == "cpu" and "cumprod" in self.problem.source
+        return OwnPrecisionProducts() if is_asked else nullcontext()
 
     def eager_run(self, seed: int) -> Run:
         """`run_eager` under one seed, for its outputs alone."""
