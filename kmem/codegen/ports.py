@@ -13,8 +13,7 @@ belong. It is a function of its own, so that no address follows from one that is
 compilers that look for what a kernel writes would take these for written. Such a function is
 written from the statements of an epilogue or an opening (`write_function`), a launch passes it
 (`port_arguments`), and `hand_in` gives the kernels that take it names of their own, so that two
-sites whose functions differ do not share a kernel. specialising.py then writes the function's name
-where the kernel calls its port, and takes the tuples apart.
+sites whose functions differ do not share a kernel.
 """
 
 import re

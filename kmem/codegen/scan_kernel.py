@@ -16,15 +16,9 @@ arguments.
 from dataclasses import dataclass
 
 from kmem.codegen.accumulate import COMPENSATION
-from kmem.codegen.launching import (
-    BOTH_MASKS,
-    assignments,
-    indent,
-    name_kernel,
-    stride_constants,
-    write_call,
-    write_launcher,
-)
+from kmem.codegen.calls import write_launch_function
+from kmem.codegen.definitions import define
+from kmem.codegen.launching import BOTH_MASKS, assignments, indent, stride_constants
 from kmem.codegen.pointwise import compute_type
 from kmem.codegen.region import Map
 from kmem.codegen.scan import SCANNED, Scan, ScanLoad, ScanStore
@@ -105,16 +99,15 @@ class _Writer:
             self._add("apply", [*self.inputs, "q", "totals"], body)
         maps = [item for item in (*self.scan.before, *self.scan.after) if isinstance(item, Map)]
         helpers = {helper for item in maps for helper in item.helpers} | set(self.texts.helpers)
-        launcher = write_launcher(self.inputs, self._launcher())
+        launcher = write_launch_function(self.inputs, self._launcher())
         return Emission((*order_helpers(helpers), *self.kernels), launcher)
 
     def _add(self, name: str, pointers: list[str], body: list[str]) -> None:
         """One more kernel and its launch."""
-        says = f'"""{_SAYS[name]}"""'
-        kernel = name_kernel(f"kmem_scan_{name}", pointers, self.constants, [says, *body])
-        keywords = {key: key for key in self.constants} | {"num_warps": self.settings["num_warps"]}
-        self.kernels.append(kernel)
-        self.launches.append(write_call(kernel[0], "BLOCKS * SPLIT", pointers, keywords))
+        kernel = define(f"kmem_scan_{name}", pointers, self.constants, body, _SAYS[name])
+        options = {"num_warps": self.settings["num_warps"]}
+        self.kernels.append(kernel.kernel)
+        self.launches.append(kernel.write_launch("BLOCKS * SPLIT", {}, options))
 
     def _launcher(self) -> list[str]:
         spec = self.scan.output.spec
