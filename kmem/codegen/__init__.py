@@ -4,6 +4,7 @@ Text of kernels and launchers:
 
 - calls.py: calls as text: launches, allocations, the launcher's function.
 - definitions.py: jitted functions from lines, for all kernels that are generated.
+- anchors/: kernels as files of Triton, read as text.
 
 Pointwise chains, reductions, softmax, norms and losses, from nodes to kernels:
 
@@ -29,7 +30,7 @@ Running sums and products:
 - scan_views.py: which element belongs to an index of a scan, through layout operators.
 - scan_matching.py: from a graph to its scans.
 - scan_space.py: settings and costs of scan kernels.
-- scan_kernel.py: the kernels and launcher of a scan.
+- scan_kernel.py: what the kernels of a scan are handed and told.
 - scan_recipe.py: the recipe class of the scan skills.
 
 What the recipes below share; what one skill needs alone lies beside its recipe.py:

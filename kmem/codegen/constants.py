@@ -40,6 +40,9 @@ _MEANINGS = {
     "_INNER_BLOCKS": "tiles of rows that lie side by side",
     "_LANES": "elements of a vector of 16 bytes",
     "_LEAD": "rows that writers stay behind",
+    "_SIZES": "of the kept axes",
+    "_STRIDES": "of loads and the store along the kept axes",
+    "_PLACES": "of loads and the store: step, first, and the positions from and to",
 }
 _STRIDE = re.compile(r"_S_(?:V_)?(?P<value>\w+)_(?P<axis>\d+|R)$")
 
