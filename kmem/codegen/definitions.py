@@ -59,11 +59,11 @@ def define(
     own = tuple(each for each in pointers if each in read)
     known = tuple(each for each in constants if each in read)
     unique = f"{name}_{content_hash(*own, '', *known, '', *body, says)[:8]}"
-    text = write_function(unique, (", ".join(own), _constexpr(known)), body, says)
+    text = write_definition(unique, (", ".join(own), _constexpr(known)), body, says)
     return Definition(unique, text, own, known)
 
 
-def write_function(name: str, parameters: Sequence[str], lines: Iterable[str], says: str) -> str:
+def write_definition(name: str, parameters: Sequence[str], lines: Iterable[str], says: str) -> str:
     """The text of a jitted function with these groups of parameters."""
     head = write_call(f"def {name}", *parameters)
     body = "".join(f"    {line}\n" for line in lines)

@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kmem.codegen.definitions import write_definition
 from kmem.codegen.epilogue import Epilogue
 from kmem.records import content_hash
 
@@ -52,17 +53,10 @@ BEFORE_B = Port("BEFORE_B", "extra_b", "STEPS_B", "q")
 #: What is handed in at each port; a port that is left out, or has no statements, stays empty.
 Functions = Mapping[Port, Epilogue]
 
-_HEAD = """@triton.jit
-def {name}(
-    acc, batch, rows, columns, extra,
-    STEPS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-):
-    \"\"\"What is made of a tile of values.\"\"\"
-"""
-_PLACE_HEAD = """@triton.jit
-def {name}(rows, columns, N: tl.constexpr):
-    \"\"\"The rows and columns where what is left of a tile belongs.\"\"\"
-"""
+_PARAMETERS = (
+    "acc, batch, rows, columns, extra",
+    "STEPS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr",
+)
 
 
 def write_function(port: Port, chain: Epilogue) -> tuple[str, str]:
@@ -71,14 +65,16 @@ def write_function(port: Port, chain: Epilogue) -> tuple[str, str]:
     lines += [f"{name} = {text}" for name, text in chain.statements]
     lines.append(f"return {chain.statements[-1][0]}")
     name = _function_name(port, chain)
-    return name, _HEAD.format(name=name) + "".join(f"    {line}\n" for line in lines)
+    says = "What is made of a tile of values."
+    return name, write_definition(name, _PARAMETERS, lines, says)
 
 
 def write_place(chain: Epilogue) -> tuple[str, str]:
     """The name and the text of the function that says where a chain's values belong."""
     lines = [*(f"{name} = {text}" for name, text in chain.places), "return rows, columns"]
     name = f"kmem_place{chain.suffix}"
-    return name, _PLACE_HEAD.format(name=name) + "".join(f"    {line}\n" for line in lines)
+    says = "The rows and columns where what is left of a tile belongs."
+    return name, write_definition(name, ("rows, columns, N: tl.constexpr",), lines, says)
 
 
 def port_arguments(

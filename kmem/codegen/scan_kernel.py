@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from kmem.codegen.anchors.reading import read_anchor
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
-from kmem.codegen.definitions import write_function
+from kmem.codegen.definitions import write_definition
 from kmem.codegen.pointwise import compute_type
 from kmem.codegen.region import Map
 from kmem.codegen.scan import SCANNED, Scan, ScanLoad
@@ -66,7 +66,7 @@ def _write_port(
     given = "inputs, at" if name == "before" else f"{SCANNED}, inputs, at"
     says = "What is scanned." if name == "before" else "What is stored."
     unique = f"kmem_{name}_{content_hash(*lines)[:8]}"
-    return unique, write_function(unique, (given, *_PORT), lines, says)
+    return unique, write_definition(unique, (given, *_PORT), lines, says)
 
 
 def _write_load(scan: Scan, item: ScanLoad) -> str:
