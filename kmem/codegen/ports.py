@@ -13,14 +13,14 @@ belong. It is a function of its own, so that no address follows from one that is
 compilers that look for what a kernel writes would take these for written. Such a function is
 written from the statements of an epilogue or an opening (`write_function`), a launch passes it
 (`port_arguments`), and `hand_in` gives the kernels that take it names of their own, so that two
-sites whose functions differ do not share a kernel. specialising.py then writes the function's name
-where the kernel calls its port, and takes the tuples apart.
+sites whose functions differ do not share a kernel.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kmem.codegen.definitions import write_definition
 from kmem.codegen.epilogue import Epilogue
 from kmem.records import content_hash
 
@@ -53,17 +53,10 @@ BEFORE_B = Port("BEFORE_B", "extra_b", "STEPS_B", "q")
 #: What is handed in at each port; a port that is left out, or has no statements, stays empty.
 Functions = Mapping[Port, Epilogue]
 
-_HEAD = """@triton.jit
-def {name}(
-    acc, batch, rows, columns, extra,
-    STEPS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-):
-    \"\"\"What is made of a tile of values.\"\"\"
-"""
-_PLACE_HEAD = """@triton.jit
-def {name}(rows, columns, N: tl.constexpr):
-    \"\"\"The rows and columns where what is left of a tile belongs.\"\"\"
-"""
+_PARAMETERS = (
+    "acc, batch, rows, columns, extra",
+    "STEPS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr",
+)
 
 
 def write_function(port: Port, chain: Epilogue) -> tuple[str, str]:
@@ -72,14 +65,16 @@ def write_function(port: Port, chain: Epilogue) -> tuple[str, str]:
     lines += [f"{name} = {text}" for name, text in chain.statements]
     lines.append(f"return {chain.statements[-1][0]}")
     name = _function_name(port, chain)
-    return name, _HEAD.format(name=name) + "".join(f"    {line}\n" for line in lines)
+    says = "What is made of a tile of values."
+    return name, write_definition(name, _PARAMETERS, lines, says)
 
 
 def write_place(chain: Epilogue) -> tuple[str, str]:
     """The name and the text of the function that says where a chain's values belong."""
     lines = [*(f"{name} = {text}" for name, text in chain.places), "return rows, columns"]
     name = f"kmem_place{chain.suffix}"
-    return name, _PLACE_HEAD.format(name=name) + "".join(f"    {line}\n" for line in lines)
+    says = "The rows and columns where what is left of a tile belongs."
+    return name, write_definition(name, ("rows, columns, N: tl.constexpr",), lines, says)
 
 
 def port_arguments(
