@@ -217,6 +217,48 @@ ANCHORS = {
         {**TILE, "splits": 2, "split": "in_loop"},
         reductions=("", "max", "logsumexp"),
     ),
+    "gated linears": Anchor(
+        "dual-gemm-gated-mlp",
+        "F.silu(self.l(x)) * self.m(x)",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 20, bias=False)",
+        {**TILE, "splits": 1},
+    ),
+    "gate of halves": Anchor(
+        "dual-gemm-gated-mlp",
+        "F.glu(self.l(x))",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 40)",
+        {**TILE, "splits": 2},
+    ),
+    "gate in half precision": Anchor(
+        "dual-gemm-gated-mlp",
+        "(lambda u, v: torch.tanh(u) * v)(*self.l(x).chunk(2, -1))",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 40)",
+        {**TILE, "splits": 1},
+        precision=Precision.BF16,
+        tolerance=8e-3,
+    ),
+    "split gate": Anchor(
+        "split-fp16-matmul",
+        "(lambda z: z[:, :20] * torch.sigmoid(z[:, 20:]))(x @ self.w)",
+        "18, 33",
+        "18, 20",
+        "self.w = nn.Parameter(torch.randn(33, 40))",
+        {**TILE, "splits": 1},
+    ),
+    "split gate in the loop": Anchor(
+        "split-fp16-matmul",
+        "F.gelu(self.l(x)) * self.m(x)",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 20)",
+        {**TILE, "splits": 2, "split": "in_loop"},
+    ),
     "matrix-vector": Anchor(
         "matvec-rows-per-program", "self.l(x)", "2, 33", "2, 20", LINEAR, MATVEC
     ),
@@ -328,3 +370,29 @@ def test_tiles_leave_parts_of_rows_where_one_value_of_each_is_wanted(expression,
     source = problem(expression, "torch.rand(33, 33), torch.rand(33, 33)", parameters="x, y")
     _, graph = trace_source(source)
     assert len(recipe("reduce-after-gemm").match(graph, Contract())) == count
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [
+        ("F.silu(self.l(x)) * self.m(x)", 1),
+        ("torch.maximum(x @ y, x @ y.T) - 1", 1),
+        ("self.n(x)[:, :16] * F.silu(self.n(y)[:, 16:])", 0),  # halves of two
+        ("F.silu(self.l(x)) * self.m(y)", 0),  # of two operands
+        ("(lambda u: F.silu(u) * self.m(x) @ u)(self.l(x))", 0),  # read again
+        ("self.l(x) * self.m(self.l(x))", 0),  # one of the other
+        ("F.glu(self.m(x)[:, :32], 0)", 0),  # of rows
+        ("F.glu(self.n(x), 1) + y[:, :16]", 1),
+        ("(lambda u, v: u * v)(*self.n(x).split([16, 16], 1))", 1),
+        ("(lambda z: z[:, 16:] / z[:, :16].exp())(self.n(x))", 1),
+        ("(lambda z: z[:, ::2] * z[:, 1::2])(self.n(x))", 0),
+    ],
+)
+def test_two_products_of_one_operand_are_one_where_only_what_is_made_of_both_is_read(
+    expression, count
+):
+    layers = "nn.Linear(33, 33), nn.Linear(33, 33), nn.Linear(33, 32)"
+    inputs = "torch.rand(33, 33), torch.rand(33, 33)"
+    source = problem(expression, inputs, f"self.l, self.m, self.n = {layers}", "x, y")
+    _, graph = trace_source(source)
+    assert len(recipe("dual-gemm-gated-mlp").match(graph, Contract())) == count

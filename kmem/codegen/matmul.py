@@ -12,6 +12,7 @@ from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.contraction import Product
 from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.finishing import WINDOW
+from kmem.codegen.joined import joined_kernels
 from kmem.codegen.ports import AFTER, BEFORE_A, BEFORE_B, Functions, port_arguments, ported_name
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
@@ -167,9 +168,10 @@ def reducing_options(product: Product) -> str:
     return "" if product.finish is None else product.finish.options
 
 
-def finishing_kernels(product: Product) -> tuple[tuple[str, str], ...]:
-    """What is launched behind a product whose tiles leave parts of rows."""
-    return () if product.finish is None else product.finish.kernels
+def kernels_around(product: Product) -> tuple[tuple[str, str], ...]:
+    """What is launched before a product of joined operands, and behind one that leaves parts."""
+    finishing = () if product.finish is None else product.finish.kernels
+    return (*joined_kernels(product.joined), *finishing)
 
 
 def triangle_arguments(product: Product) -> str:
@@ -190,10 +192,14 @@ def operand_arguments(product: Product) -> tuple[str, ...]:
 def write_launcher(product: Product, launches: list[str], splits: int) -> str:
     """`launch(a, b, e0, ...)`: allocate the result, run `launches`, sum the splits of K if several.
 
+    Where b is joined of several operands, the launcher takes these in its place.
+
     Args:
         launches: statements that write `target`.
     """
-    parameters = ["a", "b", *(f"e{index}" for index in range(len(product.operand_specs)))]
+    joined = product.joined
+    parameters = ["a", *(("b",) if joined is None else joined.parameters)]
+    parameters += [f"e{index}" for index in range(len(product.operand_specs))]
     for port, opening in zip((BEFORE_A, BEFORE_B), product.before, strict=False):
         parameters += [f"{port.pointer}{index}" for index in range(len(opening.specs))]
     shape, stride = product.out.shape, product.out.stride
@@ -201,6 +207,8 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
     dtype = f"torch.{product.dtype}" if product.before else "a.dtype"
     placed = f"dtype={dtype}, device=a.device"
     made = [write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", placed)]
+    if joined is not None:
+        made += joined.write(product.k.size, f"torch.{product.dtype}")
     result, last = "out", []
     if product.finish is not None:
         size = product.finish.rows * product.finish.row_elements

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kmem.codegen.contraction import Product
 from kmem.problem.sizes import ceil_div, next_power_of_two
+from kmem.recipes import Site
 from kmem.records import DTYPE_BYTES, Device
 
 #: From issuing a tile's loads to their arrival in shared memory; what a program costs beside its
@@ -147,6 +148,19 @@ def product_cost_ms(product: Product, tile: TileSettings, device: Device, loop: 
     return max(compute_ms, bytes_ms) + device.launch_ms * (
         1 + (splits > 1) + (product.finish is not None)
     )
+
+
+def joining_ms(site: Site, device: Device) -> float:
+    """What it takes to join operands; nothing where they are made once and kept."""
+    product: Product = site.detail
+    if product.joined is None:
+        return 0.0
+    operands = site.inputs[1 : 1 + product.joined.operands]
+    if all(operand.kept for operand in operands):
+        return 0.0
+    bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
+    launches = len(product.joined.columns)
+    return 2 * product.operand_bytes[1] / bandwidth * 1e3 + launches * device.launch_ms
 
 
 def partial_bytes(product: Product, splits: int) -> int:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from kmem.codegen.accumulate import PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.calls import write_launch
-from kmem.codegen.contraction import Product, find_products
+from kmem.codegen.contraction import Product
+from kmem.codegen.joined_sites import find_gates
 from kmem.codegen.matmul import (
     SHARED_KERNELS,
-    finishing_kernels,
     functions_of,
+    kernels_around,
     opening_arguments,
     operand_arguments,
     output_arguments,
@@ -22,9 +23,11 @@ from kmem.codegen.matmul import (
 )
 from kmem.codegen.partial_rows import reduce_sites
 from kmem.codegen.ports import hand_in, ported_name
+from kmem.codegen.product_sites import find_products
 from kmem.codegen.product_tuning import (
     TileLoop,
     TileSettings,
+    joining_ms,
     operand_width,
     product_cost_ms,
     resident_programs,
@@ -82,6 +85,10 @@ _MIN_SUMS, _MAX_SUMS = 2, 128
 #: At most on FMA units, and beside an operand of the epilogue as large as the tile: 128x256 on
 #: 8 warps spilled 424 bytes a thread.
 _FEWER_SUMS = 64
+#: Steps of K with which an exact tile may be as large where two results of a place are joined.
+#: Compiled for sm_90: 128x128x32 on 8 warps spills 400 bytes, 128x128x16 and 64x128x32 nothing; in
+#: bf16 128x256 nothing where the sizes are even, 88 to 272 bytes where they are not.
+_SHORT_STEP = 16
 #: At most, with the total of short sums and what it lost, where these are registers beside them:
 #: exact or not. Compiled for sm_90: 128x128x32 exact and compensated (192 of a thread) spills 192
 #: bytes, 128x128x64 in bf16 (192) 80; with 128 of a thread nothing does.
@@ -96,11 +103,14 @@ class TiledProducts(Recipe):
 
     fp32 operands are multiplied exactly, whatever the contract allows. With `opens` it takes those
     products alone of which an operand is made by pointwise nodes, and makes it while it is read;
-    with `reduces` those alone of which only a value for each row is wanted.
+    with `reduces` those alone of which only a value for each row is wanted; with `gates` those two
+    of one operand of which only what is made of both is wanted.
     """
 
-    def __init__(self, *, opens: bool = False, reduces: bool = False) -> None:
-        self.opens, self.reduces = opens, reduces
+    def __init__(self, *, opens: bool = False, reduces: bool = False, gates: bool = False) -> None:
+        self.opens = opens
+        self.reduces = reduces
+        self.gates = gates
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
     roles = {
@@ -114,12 +124,17 @@ class TiledProducts(Recipe):
     }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        sites = find_products(graph, contract, opens=self.opens)
         return [
             site
-            for site in (reduce_sites(graph, sites) if self.reduces else sites)
+            for site in self._find(graph, contract)
             if min(site.detail.m.size, site.detail.n.size, site.detail.k.size) > 1
         ]
+
+    def _find(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
+        if self.gates:
+            return find_gates(graph, contract)
+        sites = find_products(graph, contract, opens=self.opens)
+        return reduce_sites(graph, sites) if self.reduces else sites
 
     def space(self, site: Site, device: Device) -> Space:
         product: Product = site.detail
@@ -152,7 +167,7 @@ class TiledProducts(Recipe):
         if exact and resident_programs(knobs, loop, device) * knobs.warps < _FEW_WARPS:
             cost *= _STARVED
         cost *= _TALL if knobs.block_m > knobs.block_n else 1.0
-        return cost + _opening_ms(product, knobs, device)
+        return cost + _opening_ms(product, knobs, device) + joining_ms(site, device)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail
@@ -176,7 +191,7 @@ class TiledProducts(Recipe):
         )
         kernels = hand_in((*SHARED_KERNELS, TILE_MATMUL), functions_of(product))
         return Emission(
-            tuple(dict.fromkeys((*kernels, *finishing_kernels(product)))),
+            tuple(dict.fromkeys((*kernels, *kernels_around(product)))),
             write_launcher(product, [launch], knobs.splits),
         )
 
@@ -248,10 +263,20 @@ def _opening_ms(product: Product, knobs: LadderSettings, device: Device) -> floa
     return seconds * 1e3
 
 
+def _is_even(product: Product, knobs: LadderSettings) -> bool:
+    """Whether tiles and steps of K have no remainder."""
+    sizes = ((product.m, knobs.block_m), (product.n, knobs.block_n), (product.k, knobs.block_k))
+    return all(axis.size % block == 0 for axis, block in sizes)
+
+
 def _is_legal(product: Product, knobs: LadderSettings, device: Device) -> bool:
     exact = _is_exact(product)
     sums = knobs.elements / (knobs.warps * device.warp_size)
     most = _FEWER_SUMS if exact or product.full_operands else _MAX_SUMS
+    if product.joined is not None and exact and knobs.block_k > _SHORT_STEP:
+        most = _FEWER_SUMS // 2
+    if product.joined is not None and not _is_even(product, knobs):
+        most = min(most, _FEWER_SUMS)
     if not _MIN_SUMS <= sums <= most:
         return False
     live = _live_tiles(product, knobs)

@@ -7,19 +7,22 @@ share.
 
 from collections.abc import Sequence
 
-from kmem.codegen.contraction import Product, find_products
+from kmem.codegen.contraction import Product
+from kmem.codegen.joined_sites import find_gates, join_sites
 from kmem.codegen.matmul import (
     SHARED_KERNELS,
-    finishing_kernels,
     functions_of,
+    kernels_around,
     write_launcher,
 )
 from kmem.codegen.partial_rows import reduce_sites
 from kmem.codegen.parts import SCALES
 from kmem.codegen.ports import hand_in
+from kmem.codegen.product_sites import find_products
 from kmem.codegen.product_tuning import (
     SHARE_OF_BANDWIDTH,
     TileLoop,
+    joining_ms,
     product_cost_ms,
     split_choices,
     tile_sizes,
@@ -79,9 +82,10 @@ class SplitMatmul(Recipe):
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = find_products(graph, contract)
         reduced = {site.name: site for site in reduce_sites(graph, sites)}
+        apart = [reduced.get(site.name, site) for site in sites]
         return [
-            reduced.get(site.name, site)
-            for site in sites
+            site
+            for site in join_sites(graph, apart, find_gates(graph, contract))
             if site.detail.dtype == "float32" and _smallest(site.detail) >= MIN_SIZE
         ]
 
@@ -111,7 +115,8 @@ class SplitMatmul(Recipe):
         knobs = read_knobs(settings)
         terms = terms_of(product, knobs)
         if knobs.is_in_loop:
-            return in_loop_cost_ms(product, knobs, device, _split_bytes(site))
+            loop_ms = in_loop_cost_ms(product, knobs, device, _split_bytes(site))
+            return loop_ms + joining_ms(site, device)
         rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms]
         loop = TileLoop(rate, terms, live_tiles(product, knobs), part_bytes(product, knobs))
         # An operand is read twice (for the scale, for the parts) and written once, as one or two
@@ -124,7 +129,8 @@ class SplitMatmul(Recipe):
         is_long = product.k.size >= VERY_LONG * _longest_side(product)
         product_ms = product_cost_ms(product, knobs, device, loop)
         product_ms *= EFFORT_COST[effort(product, knobs)]
-        return (product_ms + pass_ms) * (LONG_LINES if is_long else 1.0)
+        cost_ms = (product_ms + pass_ms) * (LONG_LINES if is_long else 1.0)
+        return cost_ms + joining_ms(site, device)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail
@@ -136,7 +142,7 @@ class SplitMatmul(Recipe):
             kernels, launches = AHEAD_KERNELS, write_ahead(product, knobs)
             splits = knobs.splits
         ported = hand_in((*SHARED_KERNELS, SCALES, *kernels), functions_of(product))
-        written = dict.fromkeys((*ported, *finishing_kernels(product)))
+        written = dict.fromkeys((*ported, *kernels_around(product)))
         return Emission(tuple(written), write_launcher(product, launches, splits))
 
 
