@@ -259,6 +259,33 @@ ANCHORS = {
         "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 20)",
         {**TILE, "splits": 2, "split": "in_loop"},
     ),
+    "shared operand": Anchor(
+        "horizontal-fusion",
+        "(self.l(x), self.m(x) * 2, torch.relu(self.n(x)))",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 40); self.n = nn.Linear(33, 5, False)",
+        {**TILE, "splits": 1},
+        epilogues=("",),
+    ),
+    "shared operand in splits": Anchor(
+        "horizontal-fusion",
+        "(x @ self.w, x @ self.v * 0.5)",
+        "2, 18, 33",
+        "18, 20",
+        "self.w = nn.Parameter(torch.randn(33, 40)); self.v = nn.Parameter(torch.randn(33, 17))",
+        {**TILE, "splits": 2, "block_n": 128},
+        epilogues=("",),
+    ),
+    "split once": Anchor(
+        "split-fp16-matmul",
+        "(self.l(x), torch.tanh(self.m(x)) + self.m.bias)",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 40)",
+        {**TILE, "splits": 1},
+        epilogues=("",),
+    ),
     "matrix-vector": Anchor(
         "matvec-rows-per-program", "self.l(x)", "2, 33", "2, 20", LINEAR, MATVEC
     ),
@@ -396,3 +423,27 @@ def test_two_products_of_one_operand_are_one_where_only_what_is_made_of_both_is_
     source = problem(expression, inputs, f"self.l, self.m, self.n = {layers}", "x, y")
     _, graph = trace_source(source)
     assert len(recipe("dual-gemm-gated-mlp").match(graph, Contract())) == count
+
+
+@pytest.mark.parametrize(
+    ("expression", "shared"),
+    [
+        ("self.l(x), self.m(x), self.n(x)", [3]),
+        ("self.l(x), self.m(x), self.n(y)", [2]),
+        ("self.l(x), self.l(self.m(x))", [2]),
+        ("self.l(self.m(x)), self.l(x) + self.m(x)", [3]),
+        ("F.softmax(self.l(x), -1) @ self.m(x)", [2]),
+        ("self.l(x), self.m(x).T", [2]),
+        ("x @ x, x @ y", []),  # the operand itself, and one product is none to share with
+        ("self.l(x), x @ y[0]", []),  # a vector
+        ("self.l(x), self.m(y)", []),
+        ("(lambda u: (u, self.m(u)))(self.l(x))", []),
+    ],
+)
+def test_products_of_one_operand_are_one_launch_if_none_waits_for_another(expression, shared):
+    layers = "nn.Linear(33, 33), nn.Linear(33, 33), nn.Linear(33, 32)"
+    inputs = "torch.rand(33, 33), torch.rand(33, 33)"
+    source = problem(expression, inputs, f"self.l, self.m, self.n = {layers}", "x, y")
+    _, graph = trace_source(source)
+    sites = recipe("horizontal-fusion").match(graph, Contract())
+    assert [len(site.outputs) for site in sites] == shared

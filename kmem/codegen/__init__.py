@@ -48,7 +48,9 @@ Matrix products:
 - joined.py: several products of one operand as one: the copy of their weights.
 - contraction.py: matrix products of every spelling in one form.
 - product_sites.py: the products of a graph as sites.
-- joined_sites.py: products of one operand that are written as one.
+- joined_text.py: what follows joined products, as the statements of one function.
+- joined_sites.py: two products of one operand and what is made of both.
+- shared_sites.py: products of one operand that are written in one launch.
 - matmul.py: text that the matrix-product recipes share.
 - finishing.py: the kernel that finishes rows of which tiles left parts.
 - partial_rows.py: rows of a product reduced where its tiles are stored.

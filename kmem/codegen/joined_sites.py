@@ -1,4 +1,4 @@
-"""Products of one operand that are written as one: two and what is made of both.
+"""Two products of one operand that are written as one, with what is made of both.
 
     F.silu(self.gate(x)) * self.up(x)           # two products
     F.glu(self.both(x))                         # two halves of one
@@ -17,14 +17,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from kmem.codegen.contraction import MAX_STRIDE, Product, Tail, read_product
-from kmem.codegen.epilogue import LOAD_OPERAND, Epilogue, grow_from
+from kmem.codegen.epilogue import Epilogue, grow_from
 from kmem.codegen.joined import Columns, Joined
-from kmem.codegen.pointwise import write_pointwise
+from kmem.codegen.joined_text import Statements
 from kmem.codegen.product_sites import name_operator, read_terms
 from kmem.codegen.steady import kept_operands
-from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
-from kmem.problem.operators.expressions import Helper, order_helpers, write_number
 from kmem.problem.operators.row import Layout, Pointwise, ProductTerms
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Operand, Site
@@ -33,6 +31,8 @@ from kmem.records import Contract, TensorSpec
 _SIDES = ("first", "second")
 #: Where a tile's pairs of columns belong.
 _PAIRS = "tl.min(tl.reshape(columns, (columns.shape[0] // 2, 2)), axis=1) // 2"
+#: Where operands are read.
+_PLACE = ("places", "N // 2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,56 +237,27 @@ def _without_weights(product: Product) -> Product:
 
 def _write(graph: OpGraph, pair: _Pair, members: Sequence[Node]) -> Epilogue | None:
     """The statements that part a tile's two results and make of both what is stored."""
-    statements = [
-        ("pairs", "tl.reshape(acc, (acc.shape[0], acc.shape[1] // 2, 2))"),
+    statements = Statements(graph)
+    shape = "(acc.shape[0], acc.shape[1] // 2, 2)"
+    statements.lines += [
+        ("pairs", f"tl.reshape(acc, {shape})"),
         (", ".join(_SIDES), "tl.split(pairs)"),
     ]
-    operands: list[str] = []
-    read_at: list[tuple[str, str]] = []
     variables: dict[str, str] = {}
     for side, name in zip(pair.sides, _SIDES, strict=True):
-        terms = side.terms
-        text = name if terms.alpha == 1 else f"{name} * {write_number(terms.alpha)}"
-        if terms.bias is not None and terms.beta != 0:
-            scale = "" if terms.beta == 1 else f" * {write_number(terms.beta)}"
-            text += f" + x{len(operands)}{scale}"
-            operands.append(terms.bias)
-            is_behind = side.half == 1 and graph.spec(terms.bias).shape[-1:] != (1,)
-            read_at.append(("places + N // 2", "N") if is_behind else ("places", "N // 2"))
-        if text != name:
-            statements.append((name, text))
+        bias = side.terms.bias
+        is_behind = side.half == 1 and bias is not None and graph.spec(bias).shape[-1:] != (1,)
+        place = ("places + N // 2", "N") if is_behind else _PLACE
+        statements.add_bias(side.terms, name, name, place)
         if side.node is not None:
             variables[side.node.name] = name
-    helpers: list[Helper] = []
     if pair.gate is not None:
         sigmoid = find_operator("aten.sigmoid.default").lowering
         assert isinstance(sigmoid, Pointwise)
         opened = sigmoid.write(_SIDES[1])
-        statements.append(("gated", f"{_SIDES[0]} * ({opened.text})"))
-        helpers += opened.helpers
+        statements.lines.append(("gated", f"{_SIDES[0]} * ({opened.text})"))
+        statements.helpers += opened.helpers
         variables[pair.gate.name] = "gated"
-
-    def name_of(name: str) -> str:
-        if name not in variables:
-            variables[name] = f"x{len(operands)}"
-            operands.append(name)
-            read_at.append(("places", "N // 2"))
-        return variables[name]
-
-    for index, node in enumerate(members):
-        expression = write_pointwise(graph, node, name_of)
-        assert expression is not None, "grow_from takes what can be written"
-        helpers += expression.helpers
-        statements.append((f"y{index}", expression.text))
-        variables[node.name] = f"y{index}"
-    if any(graph.spec(name).dtype not in FLOATS for name in operands):
-        return None
-    loads = [LOAD_OPERAND] if operands else []
-    return Epilogue(
-        tuple(statements),
-        tuple(operands),
-        (*order_helpers(helpers), *loads),
-        (("columns", _PAIRS), ("columns", "tl.where(columns < N // 2, columns, N)")),
-        (("places", _PAIRS),) if operands else (),
-        tuple(read_at),
-    )
+    statements.add_members(members, variables, "y", _PLACE)
+    places = (("columns", _PAIRS), ("columns", "tl.where(columns < N // 2, columns, N)"))
+    return statements.finish(places, (("places", _PAIRS),))

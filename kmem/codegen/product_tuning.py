@@ -1,6 +1,7 @@
 """Knobs and a rough time of tiled products, shared by the recipes whose kernels multiply tiles."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from kmem.codegen.contraction import Product
 from kmem.problem.sizes import ceil_div, next_power_of_two
@@ -56,6 +57,9 @@ class TileSettings:
         return self.warps > 4 and self.block_m < 16 * self.warps
 
 
+Tile = TypeVar("Tile", bound=TileSettings)
+
+
 @dataclass(frozen=True, slots=True)
 class TileLoop:
     """What the time of a tiled product depends on beside its settings.
@@ -82,6 +86,13 @@ def operand_width(product: Product) -> int:
 def tile_count(product: Product, tile: TileSettings) -> tuple[int, int]:
     """Rows and columns of tiles that cover the output."""
     return ceil_div(product.m.size, tile.block_m), ceil_div(product.n.size, tile.block_n)
+
+
+def fit_tile(product: Product, tile: Tile) -> Tile:
+    """A tile no wider than one that belongs to one result alone, where there are several."""
+    if product.joined is None or not product.joined.shares:
+        return tile
+    return replace(tile, block_n=min(tile.block_n, product.joined.grain))
 
 
 def tile_sizes(size: int, values: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 That is what tile-matmul writes, whose columns are those of both weights in turns.
 """
 
+from kmem.codegen.joined_sites import find_gates
 from kmem.codegen.tiled_product import TiledProducts
 
-RECIPE = TiledProducts(gates=True)
+RECIPE = TiledProducts(find_gates)
