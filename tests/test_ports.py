@@ -79,6 +79,7 @@ class Anchor:
     leaves: tuple[tuple[str, str], ...] = ()  # what it leaves a part of to others
     precision: Precision = Precision.MATCH
     tolerance: float = 1e-6
+    drawn: str = "torch.randn({})"  # what x and y are
 
 
 LINEAR = "self.l = nn.Linear(33, 20)"
@@ -286,6 +287,24 @@ ANCHORS = {
         {**TILE, "splits": 1},
         epilogues=("",),
     ),
+    "rows of a table": Anchor(
+        "gemm-prologue-fusion",
+        "self.l(self.e(x) * 5.5 + self.p)",
+        "3, 6",
+        "3, 6, 20",
+        "self.e = nn.Embedding(10, 33); self.p = nn.Parameter(torch.randn(6, 33)); " + LINEAR,
+        {**TILE, "splits": 1},
+        drawn="torch.randint(0, 10, ({}))",
+    ),
+    "picked rows": Anchor(
+        "gemm-prologue-fusion",
+        "torch.index_select(self.e, 0, x) @ self.w",
+        "18,",
+        "18, 20",
+        "self.e = nn.Parameter(torch.randn(9, 33)); self.w = nn.Parameter(torch.randn(33, 20))",
+        {**TILE, "splits": 2},
+        drawn="torch.randint(0, 9, ({}))",
+    ),
     "matrix-vector": Anchor(
         "matvec-rows-per-program", "self.l(x)", "2, 33", "2, 20", LINEAR, MATVEC
     ),
@@ -313,7 +332,8 @@ def test_one_site_covers_what_its_ports_take(cell):
     made, followed = PROLOGUES[before], EPILOGUES[after]
     steps = f"(lambda x: {anchor.call})({made})"
     steps = f"(lambda z: {REDUCTIONS[reduced]})((lambda z: {followed})({steps}))"
-    inputs = ", ".join(f"torch.randn({shape})" for shape in (*[anchor.shape] * 2, anchor.result))
+    drawn = anchor.drawn.format(anchor.shape)
+    inputs = ", ".join([drawn, drawn, f"torch.randn({anchor.result})"])
     source = problem(steps, inputs, anchor.setup, "x, y, r")
     own, contract = recipe(anchor.skill), Contract(anchor.precision)
     _, graph = trace_source(source, anchor.precision)
@@ -340,6 +360,9 @@ def test_one_site_covers_what_its_ports_take(cell):
         ("x @ torch.sigmoid(self.w)", "self.w = nn.Parameter(torch.rand(33, 33))", set()),  # kept
         ("x.bfloat16() @ y.bfloat16()", "pass", {"to", "to_1"}),
         ("torch.softmax(x, 1) @ y", "pass", set()),
+        ("F.embedding((x > 0.5).long(), y) @ y", "pass", {"embedding"}),
+        ("(lambda z: z @ y + z)(F.embedding((x[0] > 0.5).long(), y))", "pass", set()),
+        ("x @ F.embedding((x[0] > 0.5).long(), y)", "pass", set()),  # steps of the sum
     ],
 )
 def test_an_operand_is_made_while_it_is_read_if_nothing_else_reads_it(expression, setup, opened):

@@ -151,10 +151,16 @@ def opening_arguments(product: Product) -> tuple[str, ...]:
     steps = product.opening_steps or ((), ())
     chains = functions_of(product)
     groups = zip((BEFORE_A, BEFORE_B), steps, strict=True)
-    return tuple(
-        group
-        for port, own in groups
-        for group in port_arguments(port, chains.get(port, Epilogue()), own)
+    indexed = [
+        f"index=row_index, ROW_STEPS={each.row_steps}" for each in product.before if each.rows
+    ]
+    return (
+        *(
+            group
+            for port, own in groups
+            for group in port_arguments(port, chains.get(port, Epilogue()), own)
+        ),
+        *(indexed or ("index=None, ROW_STEPS=None",)),
     )
 
 
@@ -210,6 +216,7 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
     parameters += [f"e{index}" for index in range(len(product.operand_specs))]
     for port, opening in zip((BEFORE_A, BEFORE_B), product.before, strict=False):
         parameters += [f"{port.pointer}{index}" for index in range(len(opening.specs))]
+    parameters += ["row_index" for opening in product.before if opening.rows]
     shape, stride = product.out.shape, product.out.stride
     # an operand that is made while it is read may be made of another type
     dtype = f"torch.{product.dtype}" if product.before else "a.dtype"

@@ -6,11 +6,12 @@ Owned here: what a product takes in, which is a triu or tril, what is pointwise 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product as all_pairs
 
-from kmem.codegen.contraction import Product, Tail, read_product
+from kmem.codegen.contraction import MAX_STRIDE, Product, Tail, read_product
 from kmem.codegen.epilogue import Bias, Triangle, grow_epilogue, write_epilogue
-from kmem.codegen.prologue import Opening, grow_opening, leave_closed
+from kmem.codegen.prologue import Opening, gather_rows, grow_opening, leave_closed
 from kmem.codegen.steady import kept_operands
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators import row
@@ -62,6 +63,8 @@ def _openings(
         grow_opening(graph, name, node, taken) if names.count(name) == 1 else own
         for name, own in zip(named, closed, strict=True)
     )
+    if names.count(terms.a) == 1:
+        opened = (gather_rows(graph, opened[0], node, taken), opened[1])
     ways = [opened, (opened[0], closed[1]), (closed[0], opened[1])]
     return [way for way in dict.fromkeys(ways) if any(opening.nodes for opening in way)]
 
@@ -97,11 +100,13 @@ def _site(
     tail = Tail(*kept, epilogue, operands, before)
     specs = (graph.spec(terms.a), graph.spec(terms.b))
     product = read_product(terms.equation, specs, last.spec, precision, tail)
+    product = None if product is None else _read_table(graph, product)
     if product is None:
         return None
     between = (triangle,) if triangle is not None else ()
     sources = tuple(opening.source for opening in before) or (terms.a, terms.b)
     beside = [name for opening in before for name in opening.chain.operands]
+    beside += [opening.rows for opening in before if opening.rows]
     specs = (*operands, *(spec for opening in before for spec in opening.specs))
     opened = [name for opening in before for name in opening.nodes]
     return Site(
@@ -114,6 +119,29 @@ def _site(
         bytes=sum(product.operand_bytes) + sum(spec.bytes for spec in specs),
         flops=product.flops * (0.5 if triangle else 1.0),
         flags=("algebraic",) if triangle else (),
+    )
+
+
+def _read_table(graph: OpGraph, product: Product) -> Product | None:
+    """A product whose rows come through an index, with the steps of the table and the index.
+
+    Returns: None if the index does not hold a row of the product at each place.
+    """
+    opening = product.before[0] if product.before else None
+    if opening is None or not opening.rows:
+        return product
+    table, width = graph.spec(opening.source), product.k.size
+    steps = tuple(axis.a for axis in (*product.batch, product.m))
+    is_by_row = width == table.shape[1] and product.k.a == 1
+    if not is_by_row or any(step % width for step in steps) or max(table.stride) > MAX_STRIDE:
+        return None
+    row_step, step = table.stride
+    opened = replace(opening, row_steps=tuple(each // width for each in steps))
+    return replace(
+        product,
+        m=replace(product.m, a=row_step),
+        k=replace(product.k, a=step),
+        before=(opened, *product.before[1:]),
     )
 
 
