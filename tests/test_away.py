@@ -12,9 +12,10 @@ from test_bench import PROBLEM, SETTINGS
 from kmem.away.ceilings import compare_rates
 from kmem.away.home import Home
 from kmem.away.runner import CrewRunner
+from kmem.away.there import There
 from kmem.bench.problems import BenchProblem
 from kmem.bench.rows import Exit, RowStatus, make_row
-from kmem.cli.actions.bench_away import Away
+from kmem.cli.actions.bench_crew import BenchCrew
 from kmem.devices import named_target
 from kmem.engines.card import Card, marks_of, read_answer, unfit_for
 from kmem.engines.desk import Desk
@@ -47,7 +48,13 @@ def run_away(
     crew = LocalExecutor().hire(Wanted(gpus=0, cpus=1), notes.append)
     with Desk(crew, notes.append, home.close) as desk:
         settings = replace(SETTINGS, rounds=0, minutes=5.0, candidates=3, baselines="eager")
-        runner = CrewRunner(desk, home, settings, directory, gpu=False)
+        runner = CrewRunner(
+            desk,
+            settings,
+            directory,
+            lambda asked, on_line, on_end: There(asked, home, on_line, on_end),
+            gpu=False,
+        )
         return runner(problem, lambda stage, text: None, threading.Event()), notes
 
 
@@ -185,5 +192,5 @@ def test_problems_that_took_longest_before_are_begun_first_and_unknown_ones_befo
             memory.runs.put_seconds_spent(run.id, seconds)
     names = ("short", "new", "long")
     problems = [BenchProblem(name, f"{name}.py", "0" * 16) for name in names]
-    away = Away(None, None, tmp_path, None, (named_target("h200"), False), 1)
-    assert [problem.name for problem in away.longest_first(problems)] == ["new", "long", "short"]
+    crew = BenchCrew(None, tmp_path, False, 1, None, dict)
+    assert [problem.name for problem in crew.longest_first(problems)] == ["new", "long", "short"]

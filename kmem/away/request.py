@@ -27,6 +27,9 @@ class Request:
     resumed: str | None = None  # a run that goes on
     reference: str | None = None  # a card to compare with, as JSON
     ceilings: str | None = None  # the device with its measured rates, as JSON, to compare with
+    shared: bool = False  # whether other runs of who asked use the card
+    # where the run works, with the memory of who asked; None: in the job's directory, with a copy
+    place: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
