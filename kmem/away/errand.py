@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kmem.away.request import CARD, EXIT_UNFIT, UNFIT
+from kmem.away.request import CARD, COMPILED, EXIT_UNFIT, UNFIT
 from kmem.engines.executor import Job, JobResult, Worker
 from kmem.engines.scheduler import Listener, Verdict
 from kmem.memory.store import Memory
@@ -30,6 +30,8 @@ class Asked:
     paid: bool = False  # whether it asks language models, whose answers are not to be paid twice
     reference: str | None = None  # the card that all figures are to come from, as JSON
     ceilings: str | None = None
+    # what was compiled for it ahead, asked when its turn has come
+    compiled: Callable[[], Path | None] = lambda: None
     shared: bool = False  # whether other runs that are wanted use the same card meanwhile
 
 
@@ -70,6 +72,11 @@ class Errand(Listener, ABC):
         out_dir.mkdir(parents=True, exist_ok=True)
         (out_dir / _PLACE).write_text(json.dumps(worker.place), encoding="utf-8")
         return ["runs", "resume", resumed, "--json"] if resumed is not None else []
+
+    def inputs(self) -> dict[str, Path]:
+        """Files that its job gets wherever it runs."""
+        compiled = self.asked.compiled()
+        return {COMPILED: compiled} if compiled is not None else {}
 
     def resumable(self, memory: Memory, worker: Worker) -> str | None:
         """The run in the directory, if memory has it and it was measured on this very card."""

@@ -46,7 +46,7 @@ class Here(Errand):
             asked.shared,
             os.getcwd(),
         )
-        return Job(PROCESS, {REQUEST: request.to_json()}, self._environment)
+        return Job(PROCESS, {REQUEST: request.to_json()}, self._environment, self.inputs())
 
     def _begun(self, worker: Worker) -> str | None:
         """The run that goes on: on any card, if its answers were paid for."""

@@ -16,8 +16,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from kmem.away.compiled import unpack_kernels
 from kmem.away.request import (
     CARD,
+    COMPILED,
     EXIT_UNFIT,
     HELD,
     MEMORY,
@@ -54,6 +56,8 @@ def main() -> int:
     if reasons:
         _tell(UNFIT + "; ".join(reasons))
         return EXIT_UNFIT
+    if Path(COMPILED).is_file():
+        unpack_kernels(Path(COMPILED), shared_directory() / "triton")
     if request.place is not None:
         os.chdir(request.place)
         os.execv(sys.executable, _command(request))
@@ -83,7 +87,7 @@ def _reasons_against(card: Card, request: Request) -> list[str]:
 
 def shared_directory() -> Path:
     """What all runs of this user on this machine share: compiled kernels, locks, ceilings."""
-    return default_db_path().parent / "cache"
+    return (default_db_path().parent / "cache").resolve()
 
 
 def _carry_out(request: Request) -> int:

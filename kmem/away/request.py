@@ -8,6 +8,8 @@ REQUEST = "request.json"
 #: Where the database, the skills beside it, and the problem are put, in the job's directory.
 MEMORY, SKILLS = "memory/kmem.db", "memory/skills"
 PROBLEM = "problem"
+#: What was compiled for the run before its turn came, in the job's directory.
+COMPILED = "compiled.tar.gz"
 #: Where the run works, in the job's directory.
 RUN = "out/run"
 #: How lines on stdout begin that are not the run's own.

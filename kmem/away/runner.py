@@ -2,13 +2,14 @@
 
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, TypeAlias
 
 from kmem.away.errand import Asked, Errand
-from kmem.bench.command import optimize_words, read_stage, run_limit_s, settings_of
+from kmem.away.prefetch import Prefetch
+from kmem.bench.command import optimize_words, read_stage, run_limit_s
 from kmem.bench.problems import BenchProblem
 from kmem.bench.purse import Purse
 from kmem.bench.results import Settings
@@ -22,6 +23,8 @@ from kmem.errors import BUDGET_SPENT
 MakeErrand: TypeAlias = Callable[
     [Asked, Callable[[str], None], Callable[[JobResult], None]], Errand
 ]
+#: Where runs and compiling share workers, runs go first: they count as taking longer.
+_BEFORE_COMPILING = 1.0
 _POLL_S = 0.2
 
 
@@ -31,14 +34,14 @@ class CrewRunner:
     def __init__(
         self,
         desk: Desk,
-        settings: Settings,
+        settings_of: Callable[[BenchProblem], Settings],
         directory: Path,
         make_errand: MakeErrand,
         *,
         gpu: bool,
         crowded: float = 1.0,
-        candidates: Mapping[str, int] | None = None,
         purse: Purse | None = None,
+        prefetch: Prefetch | None = None,
     ) -> None:
         """Nothing is run yet.
 
@@ -46,17 +49,17 @@ class CrewRunner:
             directory: the bench's; logs/ and runs/ in it are written.
             gpu: whether runs are measured.
             crowded: runs get so many times their limit.
-            candidates: of a round, by the key of the problem; by default those of the settings.
             purse: what language models may cost; None: no limit.
+            prefetch: has begun to compile for the problems; None: nobody has.
         """
         self._desk = desk
-        self._settings = settings
+        self._settings_of = settings_of
         self._directory = directory
         self._make_errand = make_errand
         self._gpu = gpu
-        self._limit_s = crowded * run_limit_s(settings)
-        self._candidates = candidates or {}
+        self._crowded = crowded
         self._purse = purse
+        self._prefetch = prefetch
         self._asked = 0
         self._lock = threading.Lock()
 
@@ -91,20 +94,22 @@ class CrewRunner:
             found.append(result)
             over.set()
 
-        settings = settings_of(problem, self._settings, self._candidates)
+        settings = self._settings_of(problem)
         asked = Asked(
             Path(problem.path),
             lambda file, out: optimize_words(settings, file, out, usd),
             self._directory / "runs" / problem.key,
             settings.memory,
             bool(settings.authors),
+            compiled=lambda: self._prefetch.take(problem) if self._prefetch else None,
         )
         log, output = (
             self._directory / "logs" / f"{problem.key}.{suffix}" for suffix in ("log", "json")
         )
         with open(log, "w", encoding="utf-8", buffering=1) as kept:
             errand = self._make_errand(asked, lambda line: _keep(line, kept, on_stage), end)
-            self._desk.add(Work(key, errand.job, errand, limit_s=self._limit_s, gpu=self._gpu))
+            limit_s = self._crowded * run_limit_s(settings)
+            self._desk.add(Work(key, errand.job, errand, _BEFORE_COMPILING, limit_s, self._gpu))
             while not over.wait(_POLL_S):
                 self._desk.check()
                 if stop.is_set():

@@ -37,11 +37,7 @@ class There(Errand):
         asked = self.asked
         resumed = self.resumable(self._home.memory, worker)
         words = self.begin(worker, resumed)
-        source = asked.problem.read_text(encoding="utf-8")
-        # a problem that imports its project's modules is only to be found where those are
-        needs_project = bool(imported_directories(source, asked.problem))
-        file = asked.problem.resolve()
-        place = str(file) if needs_project else f"{PROBLEM}/{file.parent.name}/{file.name}"
+        place, files = problem_in_job(asked.problem)
         request = Request(
             tuple(words or asked.words(place, RUN)),
             place,
@@ -51,14 +47,13 @@ class There(Errand):
             asked.ceilings,
             asked.shared,
         )
-        inputs = self._home.skills()
+        inputs = self._home.skills() | self.inputs()
         if asked.memory_mode != "off" or resumed is not None:
             inputs[MEMORY] = self._home.copy(fresh=resumed is not None)
-        files = {REQUEST: request.to_json()} | ({} if needs_project else {place: source})
-        along = {name: os.environ[name] for name in _GO_ALONG if name in os.environ}
+        along = going_along()
         if worker.gpu:
             along[HOLDS_VARIABLE] = self._home.holds_word
-        return Job(PROCESS, files, along, inputs)
+        return Job(PROCESS, files | {REQUEST: request.to_json()}, along, inputs)
 
     def said(self, worker: Worker, stream: str, text: str) -> None:
         if stream == "stdout" and text.startswith(NEWS):
@@ -82,3 +77,18 @@ class There(Errand):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content)
         return super().ended(worker, result)
+
+
+def problem_in_job(problem: Path) -> tuple[str, dict[str, str]]:
+    """Where a job finds a problem's file, and the text that it needs for that."""
+    source, file = problem.read_text(encoding="utf-8"), problem.resolve()
+    # a problem that imports its project's modules is only to be found where those are
+    if imported_directories(source, problem):
+        return str(file), {}
+    place = f"{PROBLEM}/{file.parent.name}/{file.name}"
+    return place, {place: source}
+
+
+def going_along() -> dict[str, str]:
+    """Variables of this process that go along with a job."""
+    return {name: os.environ[name] for name in _GO_ALONG if name in os.environ}

@@ -1,11 +1,8 @@
 """What kmem is told to run a problem of a bench, and what is read of how that goes."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
 from itertools import chain
 
-from kmem.bench.problems import BenchProblem
 from kmem.bench.results import Settings
 
 #: A run's minutes do not count waiting for the GPU, nor baselines that have a limit of their own.
@@ -13,13 +10,6 @@ _LIMIT_OVER_BUDGET = 2.0
 _LIMIT_EXTRA_S = 1200.0
 #: "stage text  [where it stands]", as kmem/cli/optimize.py prints it.
 _PROGRESS = re.compile(r"(\w+) +(.*?)  \[(.*)\]")
-
-
-def settings_of(
-    problem: BenchProblem, settings: Settings, candidates: Mapping[str, int]
-) -> Settings:
-    """Those of one problem, whose candidates may be counted by its key."""
-    return replace(settings, candidates=candidates.get(problem.key, settings.candidates))
 
 
 def run_limit_s(settings: Settings) -> float:

@@ -110,11 +110,12 @@ def _run(
     """Run what is still to do, until it is done or interrupted."""
     began, interrupted = time.monotonic(), False
     click.echo(f"bench of {len(problems)} problems in {directory.root}", err=True)
+    ordered, settings = crew.longest_first(problems), manifest.settings
     try:
         with BenchDisplay(manifest) as show:
             run_problems(
-                crew.longest_first(problems),
-                crew.runner(manifest.settings, _candidates(manifest.settings), purse),
+                ordered,
+                crew.runner(settings, ordered, _candidates(settings), purse),
                 directory,
                 show,
                 jobs=crew.at_once,

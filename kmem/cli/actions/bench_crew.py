@@ -13,6 +13,7 @@ import click
 from kmem.away.errand import Asked, Errand
 from kmem.away.here import Here
 from kmem.away.home import Home
+from kmem.away.prefetch import Prefetch
 from kmem.away.runner import CrewRunner, MakeErrand
 from kmem.away.there import There
 from kmem.bench.problems import BenchProblem
@@ -28,6 +29,7 @@ from kmem.cli.actions.crews import (
     target_of,
 )
 from kmem.cli.options.bench import BenchOptions
+from kmem.devices import resolve_target
 from kmem.engines.card import read_card
 from kmem.engines.desk import Desk
 from kmem.engines.executor import Executor, JobResult, Wanted
@@ -52,6 +54,7 @@ class BenchCrew:
     take_holds: Callable[[], Mapping[str, Sequence[Hold]]]  # when each GPU was held; asked once
     target: tuple[Device, bool] | None = None  # the device of other machines; None: this one's
     crowded: float = 1.0
+    home: Home | None = None  # of the memory as workers that compile ahead see it, if any do
 
     def longest_first(self, problems: Sequence[BenchProblem]) -> tuple[BenchProblem, ...]:
         """The problems by how long their runs took before, those that nobody ran first of all."""
@@ -63,18 +66,38 @@ class BenchCrew:
         return tuple(sorted(problems, key=lambda problem: -spent_s.get(problem.name, math.inf)))
 
     def runner(
-        self, settings: Settings, candidates: Mapping[str, int], purse: Purse | None
+        self,
+        settings: Settings,
+        problems: Sequence[BenchProblem],
+        candidates: Mapping[str, int],
+        purse: Purse | None,
     ) -> CrewRunner:
-        """What runs problems there; arguments as of `CrewRunner`."""
+        """What runs problems there, in their order.
+
+        Args:
+            candidates: of a round, by the key of the problem; by default those of the settings.
+            purse: what language models may cost; None: no limit.
+        """
+
+        def settings_of(problem: BenchProblem) -> Settings:
+            return replace(settings, candidates=candidates.get(problem.key, settings.candidates))
+
+        prefetch = None
+        if self.home is not None:
+            device, present = self.target or resolve_target(settings.target)
+            with Memory.to_read() as memory:
+                target = memory.devices.ceilings(device.name) or device, present
+            prefetch = Prefetch(self.desk, self.home, settings_of, target, self.root)
+            prefetch.begin(problems[self.at_once :])
         return CrewRunner(
             self.desk,
-            settings,
+            settings_of,
             self.root,
             self.make_errand,
             gpu=self.gpu,
             crowded=self.crowded,
-            candidates=candidates,
             purse=purse,
+            prefetch=prefetch,
         )
 
 
@@ -108,9 +131,10 @@ def _open_here(root: Path, options: BenchOptions, executor: Executor) -> Iterato
         asked = replace(asked, reference=reference, shared=options.jobs > 1)
         return Here(asked, on_line, on_end, environment)
 
-    wanted = Wanted(len(gpus), 0 if gpus else options.jobs, options.jobs, directory=root)
+    wanted = Wanted(len(gpus), _cpus(options, len(gpus)), options.jobs, directory=root)
     at_once = options.jobs * max(1, len(gpus))
-    with open_desk(executor, wanted) as desk:
+    home = Home(root / "crew")
+    with open_desk(executor, wanted, home.close) as desk:
         yield BenchCrew(
             desk,
             root,
@@ -119,7 +143,12 @@ def _open_here(root: Path, options: BenchOptions, executor: Executor) -> Iterato
             make,
             partial(_take_holds, word),
             crowded=share.crowded,
+            home=home if options.ahead else None,
         )
+
+
+def _cpus(options: BenchOptions, gpus: int) -> int:
+    return options.ahead + (0 if gpus else options.jobs)
 
 
 def _take_holds(word: str) -> dict[str, list[Hold]]:
@@ -139,12 +168,15 @@ def _open_there(root: Path, options: BenchOptions, executor: Executor) -> Iterat
             f"Language models need keys, which do not leave this machine; with --executor "
             f"{options.where.executor} recipes write (--author recipes)"
         )
+    if options.ahead and options.where.executor == "slurm":
+        raise click.UsageError(
+            "With slurm all jobs of a bench are of one kind; leave out --compile-ahead"
+        )
     gpus = count_gpus(executor, options.where, options.gpus)
     place = root / "crew"
     place.mkdir(parents=True, exist_ok=True)
-    wanted = Wanted(
-        gpus, 0 if gpus else options.jobs, options.jobs, options.where.address, directory=place
-    )
+    cpus = _cpus(options, gpus)
+    wanted = Wanted(gpus, cpus, options.jobs, options.where.address, directory=place)
     home = Home(place)
     with open_desk(executor, wanted, home.close) as desk:
         reference = ask_for_card(desk) if gpus else None
@@ -164,4 +196,7 @@ def _open_there(root: Path, options: BenchOptions, executor: Executor) -> Iterat
         # one more for each worker, which is handed over while others run
         at_once = max(1, gpus) * (options.jobs + 1)
         target = target_of(options.target, reference)
-        yield BenchCrew(desk, root, bool(gpus), at_once, make, lambda: home.holds, target)
+        ahead = home if options.ahead else None
+        yield BenchCrew(
+            desk, root, bool(gpus), at_once, make, lambda: home.holds, target, home=ahead
+        )
