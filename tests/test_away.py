@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +11,20 @@ import pytest
 from test_bench import PROBLEM, SETTINGS
 
 from kmem.away.ceilings import compare_rates
+from kmem.away.errand import Asked
+from kmem.away.here import Here
 from kmem.away.home import Home
 from kmem.away.runner import CrewRunner
+from kmem.away.there import There
 from kmem.bench.problems import BenchProblem
 from kmem.bench.rows import Exit, RowStatus, make_row
-from kmem.cli.actions.bench_away import Away
+from kmem.cli.actions.bench_crew import BenchCrew
 from kmem.devices import named_target
 from kmem.engines.card import Card, marks_of, read_answer, unfit_for
 from kmem.engines.desk import Desk
-from kmem.engines.executor import Wanted
+from kmem.engines.executor import JobResult, Wanted
 from kmem.engines.local import LocalExecutor
+from kmem.engines.scheduler import Work
 from kmem.memory.store import Memory
 from kmem.records import Budget, Contract, Problem, Run, RunState
 
@@ -47,7 +52,13 @@ def run_away(
     crew = LocalExecutor().hire(Wanted(gpus=0, cpus=1), notes.append)
     with Desk(crew, notes.append, home.close) as desk:
         settings = replace(SETTINGS, rounds=0, minutes=5.0, candidates=3, baselines="eager")
-        runner = CrewRunner(desk, home, settings, directory, gpu=False)
+        runner = CrewRunner(
+            desk,
+            lambda problem: settings,
+            directory,
+            lambda asked, on_line, on_end: There(asked, home, on_line, on_end),
+            gpu=False,
+        )
         return runner(problem, lambda stage, text: None, threading.Event()), notes
 
 
@@ -185,5 +196,30 @@ def test_problems_that_took_longest_before_are_begun_first_and_unknown_ones_befo
             memory.runs.put_seconds_spent(run.id, seconds)
     names = ("short", "new", "long")
     problems = [BenchProblem(name, f"{name}.py", "0" * 16) for name in names]
-    away = Away(None, None, tmp_path, None, (named_target("h200"), False), 1)
-    assert [problem.name for problem in away.longest_first(problems)] == ["new", "long", "short"]
+    crew = BenchCrew(None, tmp_path, False, 1, None, dict)
+    assert [problem.name for problem in crew.longest_first(problems)] == ["new", "long", "short"]
+
+
+def test_a_control_gets_its_own_number_of_candidates_for_each_problem(
+    tmp_path: Path, bench_directory: Path
+) -> None:
+    told: list[list[str]] = []
+
+    class Full:
+        """A desk at which nothing is done."""
+
+        def add(self, work: Work) -> None:
+            work.listener.gave_up("no room")
+
+    def make(asked: Asked, on_line: object, on_end: Callable[[JobResult], None]) -> Here:
+        told.append(list(asked.words("a.py", "out")))
+        return Here(asked, on_line, on_end, {})
+
+    crew = BenchCrew(Full(), bench_directory, False, 1, make, dict)
+    problem = silu(tmp_path)
+    for candidates in ({problem.key: 37}, {}):
+        end = crew.runner(SETTINGS, [problem], candidates, None)(
+            problem, lambda stage, text: None, threading.Event()
+        )
+        assert end is not None and (end.code, end.stderr) == (1, "Error: no room\n")
+    assert [words[words.index("--candidates") + 1] for words in told] == ["37", "12"]

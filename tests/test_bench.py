@@ -17,21 +17,34 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from test_memory_store import RUN
 
+from kmem.away.errand import Asked
+from kmem.away.here import Here
+from kmem.away.request import REQUEST, Request
+from kmem.away.runner import CrewRunner
+from kmem.bench.command import optimize_words
 from kmem.bench.comparing import compare_rows, render_comparison
 from kmem.bench.page import render_page, render_scores, render_table, shorten_command
 from kmem.bench.problems import BenchProblem, choose_problems, find_problems
-from kmem.bench.process import OptimizeProcess
 from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
 from kmem.bench.rows import Exit, Row, RowStatus, make_row
 from kmem.bench.schedule import BenchEvent, run_problems
 from kmem.bench.scores import compute_scores
+from kmem.bench.sharing import share_cores
 from kmem.cli import cli
+from kmem.engines.desk import Desk
+from kmem.engines.executor import Job, Wanted, Worker
+from kmem.engines.local import LocalExecutor
 from kmem.errors import NO_ROOM, RUN_AGAIN, OutputError, ProblemError, TargetError
 from kmem.host.environment import own_cores
 from kmem.host.visible_gpus import visible_gpus
+from kmem.memory.store import Memory
+from kmem.plugins import build_plugin_manager, collect
+from kmem.records import RunState
+from kmem.run.directory import RunDirectory
 
 CONTRACT = "class Model:\n    pass\ndef get_inputs():\n    return []\n"
 SETTINGS = Settings("match", "library", "h200", "rw", 4, 3.0)
@@ -679,13 +692,11 @@ def test_two_benches_are_paired_row_by_row_with_intervals() -> None:
 # ---- the process
 
 
-class Script(OptimizeProcess):
-    """Runs a piece of Python instead of `kmem optimize`."""
+class Script(Here):
+    """Runs a piece of Python instead of a run of kmem."""
 
-    def command(
-        self, problem: BenchProblem, run_directory: Path, usd: float | None = None
-    ) -> list[str]:
-        return [sys.executable, "-c", problem.path]
+    def job(self, worker: Worker) -> Job:
+        return Job(("python", "-c", str(self.asked.problem)), {}, {})
 
 
 def script(
@@ -695,17 +706,22 @@ def script(
     *,
     minutes: float = 3.0,
 ) -> Exit | None:
-    with BenchDirectory(root):
-        runner = Script(replace(SETTINGS, minutes=minutes), root)
-    return runner(BenchProblem("x", code, "x" * 8), on_stage, threading.Event())
+    crew = LocalExecutor().hire(Wanted(gpus=0, cpus=1), lambda text: None)
+    with BenchDirectory(root), Desk(crew, lambda text: None) as desk:
+        runner = CrewRunner(
+            desk,
+            lambda problem: replace(SETTINGS, minutes=minutes),
+            root,
+            lambda asked, on_line, on_end: Script(asked, on_line, on_end, {}),
+            gpu=False,
+        )
+        return runner(BenchProblem("x", code, "x" * 8), on_stage, threading.Event())
 
 
-def test_a_process_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> None:
-    words = OptimizeProcess(SETTINGS, tmp_path).command(problem("a"), tmp_path / "run")
-    assert words[1:] == [
-        "-P",
-        "-m",
-        "kmem",
+def test_a_run_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    words = optimize_words(SETTINGS, "/problems/a.py", out)
+    assert words == [
         "optimize",
         "/problems/a.py",
         "--precision",
@@ -727,53 +743,50 @@ def test_a_process_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> 
         "--target",
         "h200",
         "--out",
-        str(tmp_path / "run"),
+        out,
         "--json",
     ]
-    runner = OptimizeProcess(SETTINGS, tmp_path, candidates={problem("a").key: 37})
-    words = runner.command(problem("a"), tmp_path / "run")
-    assert words[words.index("--candidates") + 1] == "37", "a control gets its own number"
-    assert "--target" not in OptimizeProcess(replace(SETTINGS, target=None), tmp_path).command(
-        problem("a"), tmp_path / "run"
-    )
+    assert "--target" not in optimize_words(replace(SETTINGS, target=None), "/problems/a.py", out)
 
 
-def test_a_process_is_told_its_models_and_what_they_may_cost(tmp_path: Path) -> None:
+def test_a_run_is_told_its_models_and_what_they_may_cost() -> None:
     asks = ("--author", "both", "-m", "openai/any", "--base-url", "http://localhost:1/v1")
-    runner = OptimizeProcess(replace(SETTINGS, authors=asks), tmp_path)
-    words = runner.command(problem("a"), tmp_path / "run", 0.25)
+    words = optimize_words(replace(SETTINGS, authors=asks), "a.py", "run", 0.25)
     assert words[-7:] == [*asks, "--json"]
     assert words[words.index("--usd") + 1] == "0.250000"
-    without = OptimizeProcess(SETTINGS, tmp_path).command(problem("a"), tmp_path / "run", 0.25)
+    without = optimize_words(SETTINGS, "a.py", "run", 0.25)
     assert "--usd" not in without, "no model is asked"
 
 
-def test_a_run_whose_answers_were_paid_for_goes_on_where_it_was_killed(tmp_path: Path) -> None:
-    place = tmp_path / "runs" / problem("a").key
-    place.mkdir(parents=True)
-    (place / "run.json").write_text("{}")
-    (tmp_path / "logs").mkdir()
-    started: list[list[str]] = []
-
-    class Recording(OptimizeProcess):
-        def command(
-            self, problem: BenchProblem, run_directory: Path, usd: float | None = None
-        ) -> list[str]:
-            started.append(["anew"])
-            return [sys.executable, "-c", ""]
-
-    def find_begun(directory: Path) -> str | None:
-        return "no-such-run" if (directory / "run.json").is_file() else None
-
-    with_models = replace(SETTINGS, authors=("--author", "both", "-m", "any"))
-    runner = Recording(with_models, tmp_path, find_begun=find_begun)
-    ended = runner(problem("a"), lambda stage, text: None, threading.Event())
-    assert "no-such-run" in ended.stderr and started == []
-    assert place.is_dir()
-    Recording(SETTINGS, tmp_path, find_begun=find_begun)(
-        problem("a"), lambda stage, text: None, threading.Event()
-    )
-    assert started == [["anew"]] and not place.exists()
+@pytest.mark.parametrize(
+    ("state", "gpu", "paid", "goes_on"),
+    [
+        (RunState.RUNNING, "0", False, True),  # the bench was killed
+        (RunState.FINISHED, "0", False, True),  # it was killed before it had the row
+        (RunState.FAILED, "0", False, False),
+        (RunState.RUNNING, "1", False, False),  # figures never cross GPUs
+        (RunState.RUNNING, "1", True, True),  # but no answer is paid for twice
+        (RunState.FAILED, "0", True, True),
+    ],
+)
+def test_a_run_of_a_killed_bench_goes_on_where_it_was(
+    tmp_path: Path, state: RunState, gpu: str, paid: bool, goes_on: bool
+) -> None:
+    out = tmp_path / "runs" / "a"
+    run = replace(RUN, out_dir=str(out))
+    with Memory() as memory:
+        memory.runs.start(run)
+        memory.runs.set_state(run.id, state)
+    asked = Asked(tmp_path / "a.py", lambda file, out: ["anew"], out, paid=paid)
+    errand = Here(asked, lambda text: None, lambda result: None, {"MORE": "1"})
+    first = errand.job(Worker("w", "here", "0"))
+    assert Request.from_json(first.files[REQUEST]).words == ("anew",)
+    assert first.environment["MORE"] == "1" and Request.from_json(first.files[REQUEST]).place
+    RunDirectory(out).own(run)
+    (out / "measured").touch()
+    words = Request.from_json(errand.job(Worker("w", "here", gpu)).files[REQUEST]).words
+    assert words == (("runs", "resume", run.id, "--json") if goes_on else ("anew",))
+    assert (out / "measured").exists() is goes_on
 
 
 # ---- dollars
@@ -833,27 +846,6 @@ def test_scores_say_what_models_cost_for_each_win() -> None:
     assert compute_scores([row("c")]).usd is None
 
 
-def test_each_process_sees_one_gpu_and_no_more_than_its_share_run_on_it(tmp_path: Path) -> None:
-    started, seen = threading.Barrier(4), []
-
-    class Watched(OptimizeProcess):
-        def run_at(self, problem, on_stage, stop, environment) -> None:
-            seen.append(environment["CUDA_VISIBLE_DEVICES"])
-            started.wait(timeout=60)  # all four run at once, or this raises
-
-    runner = Watched(SETTINGS, tmp_path, ["2", "GPU-5"], jobs=2)
-    threads = [
-        threading.Thread(target=runner, args=(problem(name), lambda *_: None, threading.Event()))
-        for name in "abcd"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(seen) == ["2", "2", "GPU-5", "GPU-5"]
-    assert seen[:2] in (["2", "GPU-5"], ["GPU-5", "2"])
-
-
 def test_problems_that_run_at_once_share_the_cores_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -861,17 +853,18 @@ def test_problems_that_run_at_once_share_the_cores_unless_told_otherwise(
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("KMEM_CORES", raising=False)
 
-    def environment(gpus: list[str], jobs: int) -> tuple[str | None, str | None]:
-        with OptimizeProcess(SETTINGS, tmp_path, gpus, jobs=jobs)._environment() as found:
-            return found.get("KMEM_CORES"), found.get("OMP_NUM_THREADS")
+    def told(gpus: int, jobs: int) -> tuple[str | None, str | None]:
+        found = share_cores(tmp_path, gpus, jobs).environment
+        return found.get("KMEM_CORES"), found.get("OMP_NUM_THREADS")
 
-    assert environment([], 1) == (None, "7")
-    assert environment(["0", "1"], 5) == ("2", "7")
+    assert told(0, 1) == (None, None)
+    assert told(2, 5) == ("2", None)
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert environment([], 5) == ("3", "3")
-    assert environment([], 40) == ("1", "1")
+    assert told(0, 5) == ("3", "3")
+    assert told(0, 40) == ("1", "1")
+    assert share_cores(tmp_path, 0, 40).crowded == 2.5
     monkeypatch.setenv("KMEM_CORES", "2")
-    assert environment([], 5) == ("2", "3")
+    assert told(0, 5) == (None, "3")
 
 
 def test_cores_are_a_number_or_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -909,8 +902,8 @@ def test_a_process_that_takes_too_long_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Python has started by then, on a busy machine too
-    monkeypatch.setattr("kmem.bench.process._LIMIT_EXTRA_S", 4.0)
-    monkeypatch.setattr("kmem.bench.process._GRACE_S", 0.5)
+    monkeypatch.setattr("kmem.bench.command._LIMIT_EXTRA_S", 4.0)
+    monkeypatch.setattr("kmem.engines.local.GRACE_S", 0.5)
     end = script(
         tmp_path,
         "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)",
@@ -941,6 +934,11 @@ def bench(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, capture_output=True, text=True, timeout=500, env=environment, cwd=home
     )
+
+
+def bench_here(*words: str) -> Result:
+    registry = collect(build_plugin_manager())
+    return CliRunner().invoke(cli, ["bench", *words], obj=registry)
 
 
 @pytest.mark.slow
@@ -979,7 +977,7 @@ def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> No
 
     lines = (tmp_path / "out" / "results.jsonl").read_text()
     out, level = str(tmp_path / "out"), str(tmp_path / "level1")
-    again = CliRunner().invoke(cli, ["bench", "--resume", out])
+    again = bench_here("--resume", out)
     assert again.exit_code == 1, again.stderr
     assert (tmp_path / "out" / "results.jsonl").read_text() == lines
     assert (
@@ -988,7 +986,7 @@ def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> No
         and "2_broken refused:" in again.stdout
     )
 
-    other = CliRunner().invoke(cli, ["bench", level, "--target", "h100", "--resume", out])
+    other = bench_here(level, "--target", "h100", "--resume", out)
     assert other.exit_code == 1
     assert other.stderr.startswith(f"Error: The results in {out} were made with settings")
     page = tmp_path / "page.md"
@@ -1037,7 +1035,7 @@ def test_a_database_that_no_run_could_open_is_one_line_before_anything_is_made(
         other.commit()
     monkeypatch.setenv("KMEM_DB", str(path))
     problem = Path(__file__).parent.parent / "problems" / "softmax.py"
-    refused = CliRunner().invoke(cli, ["bench", str(problem), "--resume", str(out)])
+    refused = bench_here(str(problem), "--resume", str(out))
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
     assert "belongs to another program" in refused.stderr
     assert not out.exists()
@@ -1045,13 +1043,11 @@ def test_a_database_that_no_run_could_open_is_one_line_before_anything_is_made(
 
 def test_nothing_to_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    nothing = CliRunner().invoke(cli, ["bench", "--resume", out])
+    nothing = bench_here("--resume", out)
     assert (nothing.exit_code, "Name problem files" in nothing.stderr) == (2, True)
-    both = CliRunner().invoke(cli, ["bench", ".", "--record", out, "--sync"])
+    both = bench_here(".", "--record", out, "--sync")
     assert (both.exit_code, "not with --record" in both.stderr) == (2, True)
-    nowhere = CliRunner().invoke(
-        cli, ["bench", str(tmp_path / "nowhere"), "--target", "h200", "--resume", out]
-    )
+    nowhere = bench_here(str(tmp_path / "nowhere"), "--target", "h200", "--resume", out)
     assert (nowhere.exit_code, nowhere.stderr.count("\n"), "nowhere" in nowhere.stderr) == (
         1,
         1,

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kmem.bench.process import OptimizeProcess
-from kmem.bench.results import Settings
+from kmem.bench.sharing import share_cores
 from kmem.host.cores import POOL_VARIABLE, Cores, name_pool
 
 _SOON_S, _LATEST_S = 0.3, 60.0
@@ -125,19 +124,17 @@ def test_without_a_pool_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "jobs", "count"), [([], 6, 16), (["0", "1"], 6, 8), (["0"], 3, 13), (["0"], 1, None)]
+    ("gpus", "jobs", "count"), [(0, 6, 16), (2, 6, 8), (1, 3, 13), (1, 1, None)]
 )
 def test_the_runs_of_a_bench_share_one_pool(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    gpus: list[str],
+    gpus: int,
     jobs: int,
     count: int | None,
 ) -> None:
     """Beside a GPU each run keeps a core for the process that drives it, as far as there are."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16)))
     monkeypatch.delenv(POOL_VARIABLE, raising=False)
-    settings = Settings("match", "library", "h200", "rw", 4, 3.0)
-    with OptimizeProcess(settings, tmp_path, gpus, jobs=jobs)._environment() as found:
-        named = found.get(POOL_VARIABLE)
+    named = share_cores(tmp_path, gpus, jobs).environment.get(POOL_VARIABLE)
     assert named == (None if count is None else f"{count}:{tmp_path / 'cores'}")

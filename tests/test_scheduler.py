@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from kmem.engines.executor import (
     Began,
     Crew,
@@ -17,6 +19,7 @@ from kmem.engines.executor import (
     Worker,
 )
 from kmem.engines.scheduler import ATTEMPTS, Listener, Scheduler, Verdict, Work
+from kmem.errors import ExecutorError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 from benchmark_scheduler import Asked, simulate  # noqa: E402
@@ -193,6 +196,14 @@ def test_a_worker_that_is_not_fit_gets_nothing_more_and_costs_no_attempt() -> No
     for key in ("w1", "w0", "w2"):
         team.happens((Ended, key))
     assert [diary.heard for diary in (first, second, third)] == [[0], [0], [0]]
+
+
+def test_where_no_worker_is_fit_any_more_nobody_waits_for_one() -> None:
+    team = Team(Worker("bad"))
+    team.add("w0", unfit="bad")
+    team.happens()
+    with pytest.raises(ExecutorError, match="No worker is fit"):
+        team.happens((Ended, "w0"))
 
 
 def test_a_cancelled_work_is_ended_where_it_runs_and_says_nothing_more() -> None:

@@ -2,7 +2,8 @@
 
 First the card is looked at: one that is unfit ends the job before anything is measured. Then kmem
 runs as a process of its own, in a database of its own, and what it commits there is told line by
-line. With `--card` it only says what card is here.
+line; on the machine of whoever asked it takes this process's place, with their database. With
+`--card` it only says what card is here.
 """
 
 import json
@@ -12,11 +13,13 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from kmem.away.ceilings import ceilings_differ
+from kmem.away.compiled import unpack_kernels
 from kmem.away.request import (
     CARD,
+    COMPILED,
     EXIT_UNFIT,
     HELD,
     MEMORY,
@@ -53,7 +56,16 @@ def main() -> int:
     if reasons:
         _tell(UNFIT + "; ".join(reasons))
         return EXIT_UNFIT
+    if Path(COMPILED).is_file():
+        unpack_kernels(Path(COMPILED), shared_directory() / "triton")
+    if request.place is not None:
+        os.chdir(request.place)
+        os.execv(sys.executable, _command(request))
     return _carry_out(request)
+
+
+def _command(request: Request) -> list[str]:
+    return [sys.executable, "-P", "-m", "kmem", *request.words]
 
 
 def _reasons_against(card: Card, request: Request) -> list[str]:
@@ -61,17 +73,21 @@ def _reasons_against(card: Card, request: Request) -> list[str]:
     if request.reference is None:
         return []
     reference = Card.from_json(request.reference)
+    if request.shared:
+        card = replace(card, others=0)  # they may be ours
     if marks := marks_of(card, reference):
         print(f"note: {card.host} {card.uuid}: {'; '.join(marks)}", file=sys.stderr, flush=True)
     reasons = unfit_for(card, reference)
     if not reasons and request.ceilings is not None and card.uuid:
+        from kmem.away.ceilings import ceilings_differ  # loads torch
+
         reasons = ceilings_differ(request.ceilings, card.uuid, shared_directory())
     return reasons
 
 
 def shared_directory() -> Path:
     """What all runs of this user on this machine share: compiled kernels, locks, ceilings."""
-    return default_db_path().parent / "cache"
+    return (default_db_path().parent / "cache").resolve()
 
 
 def _carry_out(request: Request) -> int:
@@ -85,7 +101,7 @@ def _carry_out(request: Request) -> int:
             settle_elsewhere(memory, request.resumed, run, here / request.problem)
         news = News(memory, request.resumed)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kmem", *request.words],
+            _command(request),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,

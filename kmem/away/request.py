@@ -8,6 +8,8 @@ REQUEST = "request.json"
 #: Where the database, the skills beside it, and the problem are put, in the job's directory.
 MEMORY, SKILLS = "memory/kmem.db", "memory/skills"
 PROBLEM = "problem"
+#: What was compiled for the run before its turn came, in the job's directory.
+COMPILED = "compiled.tar.gz"
 #: Where the run works, in the job's directory.
 RUN = "out/run"
 #: How lines on stdout begin that are not the run's own.
@@ -27,6 +29,9 @@ class Request:
     resumed: str | None = None  # a run that goes on
     reference: str | None = None  # a card to compare with, as JSON
     ceilings: str | None = None  # the device with its measured rates, as JSON, to compare with
+    shared: bool = False  # whether other runs of who asked use the card
+    # where the run works, with the memory of who asked; None: in the job's directory, with a copy
+    place: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

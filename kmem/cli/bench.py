@@ -30,8 +30,9 @@ def bench(
 
     Rows are kept in DIR/results.jsonl as they come. After a kill the same command with --resume DIR
     goes on; kmem bench --resume DIR alone takes problems and settings from DIR. Problems that have
-    a row, failed ones too, are not repeated; --retry-failed repeats these. DIR also gets the page
-    results.md with its plot, the logs and the run directories.
+    a row, failed ones too, are not repeated; --retry-failed repeats these. A run that was cut off
+    goes on where it was, if it gets the same GPU again. DIR also gets the page results.md with its
+    plot, the logs and the run directories.
 
     Speedup is best baseline over kernel. A problem without a verified improvement counts with ratio
     1.0 in the means, a failed one too. A win is a ratio above 1.02. fast_1, fast_1.2 and fast_2 are

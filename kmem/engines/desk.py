@@ -49,6 +49,11 @@ class Desk:
         if self._error is not None:
             raise self._error
 
+    def close(self) -> None:
+        """End the crew, with all that it has; a second time does nothing."""
+        self._closed.set()
+        self._thread.join()
+
     def _work(self) -> None:
         try:
             while not self._closed.is_set():
@@ -72,5 +77,4 @@ class Desk:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._closed.set()
-        self._thread.join()
+        self.close()

@@ -30,6 +30,7 @@ from kmem.engines.executor import (
     Said,
     Worker,
 )
+from kmem.errors import ExecutorError
 
 #: How often a work is begun at most, when machines fail at it. Some are unlucky: of 10,000 works on
 #: 512 GPUs that die 200 times in an hour, one or two lose three workers.
@@ -145,7 +146,11 @@ class Scheduler:
         return not self._known
 
     def step(self, timeout_s: float) -> None:
-        """Hand out what can be handed out, and take in what happened."""
+        """Hand out what can be handed out, and take in what happened.
+
+        Raises:
+            ExecutorError: if the last worker is not fit, as it says.
+        """
         self._hand_out()
         for event in self._crew.events(timeout_s):
             self._take_in(event)
@@ -283,6 +288,11 @@ class Scheduler:
             for other in sorted(self._has[worker.id]):
                 self._crew.cancel(other)
             self._lose(worker.id, "it is not fit, as it says")
+            if not self._counts[work.gpu]:
+                raise ExecutorError(
+                    "No worker is fit to measure any more, as each says; kmem doctor shows how "
+                    "machines differ"
+                )
             return
         self._finish(work)
 

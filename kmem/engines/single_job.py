@@ -48,7 +48,7 @@ class SingleJob:
 
         Args:
             on_line: told the stream and the text of each line, from another thread.
-            grace_s: how long a job that is cancelled may take to end by itself.
+            grace_s: how long a job that is cancelled, or at its limit, may take to end by itself.
         """
         self._job = job
         self._timeout_s = timeout_s
@@ -123,20 +123,23 @@ class SingleJob:
         return JobResult(exit_code, texts[0], texts[1], _read_files(directory / "out"), seconds)
 
     def _wait(self, process: subprocess.Popen[bytes], deadline: float) -> int | None:
-        """The exit code; None if the job is still there and its time is over."""
-        told = False
+        """The exit code; None if the job is still there, or was told to end at its limit."""
+        late, told = False, False
         while True:
             try:
-                return process.wait(timeout=min(_POLL_S, max(0.0, deadline - time.monotonic())))
+                code = process.wait(timeout=min(_POLL_S, max(0.0, deadline - time.monotonic())))
+                return None if late else code
             except subprocess.TimeoutExpired:
-                if time.monotonic() >= deadline:
-                    return None
-            if self._cancelled.is_set() and not told:
-                if self._grace_s <= 0:
-                    return None
-                told = True
-                process.send_signal(signal.SIGINT)
-                deadline = min(deadline, time.monotonic() + self._grace_s)
+                pass
+            over = time.monotonic() >= deadline
+            if not over and (told or not self._cancelled.is_set()):
+                continue
+            if told or self._grace_s <= 0:
+                return None
+            late, told = over, True
+            process.send_signal(signal.SIGINT)
+            end = time.monotonic() + self._grace_s
+            deadline = end if over else min(deadline, end)
 
 
 def _make_room(file: Path) -> Path:

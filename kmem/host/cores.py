@@ -23,8 +23,7 @@ _POLL_S = 0.05
 
 
 def name_pool(directory: Path, count: int) -> str:
-    """The value of POOL_VARIABLE for a pool, whose directory is made. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """The value of POOL_VARIABLE for a pool, whose directory its first user makes."""
     return f"{count}:{directory}"
 
 
@@ -36,11 +35,15 @@ class Cores:
 
         Args:
             pool: as `name_pool` names it; by default the environment's.
+        Raises:
+            OSError: if the pool's directory cannot be made.
         """
         named = os.environ.get(POOL_VARIABLE, "") if pool is None else pool
         parts = named.split(":", 1)
         self._count = int(parts[0]) if len(parts) == 2 and parts[0].isdigit() else 0
         self._directory = Path(parts[-1])
+        if self._count:
+            self._directory.mkdir(parents=True, exist_ok=True)
         self._mine = threading.local()  # the core that a thread holds by `hold`
         self._changed = threading.Lock()
         self._working = self._waiting = 0

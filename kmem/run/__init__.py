@@ -29,6 +29,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - conversations.py: what was asked of language models, as files.
 - processes.py: compilers and workers, started before the problem is traced.
 - evaluator.py: the seam to the world: where kernels are compiled, judged and profiled.
+- ahead.py: what a run begins with, compiled before the run.
 - baselines.py: how fast the unmodified module is.
 - measuring.py: stage 6: candidates through the evaluator, without the duplicates.
 - history.py: what the run knows of itself: attempts, lessons, baselines, profiles.

@@ -150,7 +150,8 @@ def _search(
 ) -> tuple[RunResult, Session]:
     """The result of the run's rounds, and what it worked with."""
     # beside the database: compiled kernels are shared by all runs
-    cache = memory.path.parent / "cache"
+    # with its real name, under which Triton finds a kernel again in another run
+    cache = (memory.path.parent / "cache").resolve()
     left = run.budget.minutes - memory.runs.seconds_spent(run.id) / 60
     sitting = replace(run, budget=replace(run.budget, minutes=max(0.0, left)))
     baselines = count_loaded_at_once(

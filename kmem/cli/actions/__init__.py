@@ -13,7 +13,7 @@
 - termination.py: SIGTERM taken for a Ctrl-C.
 - crews.py: crews of other machines, by the name of an executor.
 - bench.py: run many problems.
-- bench_away.py: the same on the workers of a crew.
+- bench_crew.py: the workers of a bench, and what its problems are run by on them.
 - bench_pair.py: pair the rows of two benches.
 - record.py: record the landscapes of many problems.
 - ablate.py: compare searches with and without memory on recorded landscapes.

@@ -1,11 +1,11 @@
-"""Run a bench: its problems, a process for each, and the table, scores and page at the end."""
+"""Run a bench: a job of an executor for each problem; then table, scores and page."""
 
 import json
 import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,21 +22,19 @@ from kmem.bench.page import (
     write_page,
 )
 from kmem.bench.problems import BenchProblem, choose_problems, find_problems
-from kmem.bench.process import OptimizeProcess
 from kmem.bench.purse import Purse
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
 from kmem.bench.rows import Row
-from kmem.bench.schedule import Runner, run_problems
+from kmem.bench.schedule import run_problems
 from kmem.bench.scores import compute_scores
 from kmem.bench.utilisation import (
     Hold,
     describe_utilisation,
     keep_utilisation,
     measure_utilisation,
-    read_holds,
     utilisation_data,
 )
-from kmem.cli.actions.bench_away import open_away
+from kmem.cli.actions.bench_crew import BenchCrew, open_bench_crew
 from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.display.bench import BenchDisplay
 from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_SOME_FAILED
@@ -45,9 +43,8 @@ from kmem.cli.options.bench import BenchOptions
 from kmem.devices import resolve_target
 from kmem.errors import MemoryStoreError
 from kmem.explore.models.cost.budget import Spending
-from kmem.host.visible_gpus import visible_gpus
 from kmem.memory.runs.conversations import RunArchive
-from kmem.memory.store import Memory, default_db_path
+from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Budget, Device, Strategy
 from kmem.run.directory import default_run_directory, owner_of
@@ -59,49 +56,25 @@ def run_bench(
 ) -> None:
     """Run what is still to do, print the results, and exit with the code that they deserve."""
     root = options.root or _new_root()
-    if options.where.executor != "local":
-        with interrupt_on_termination(), open_away(root, options, registry) as away:
-            manifest, problems = describe_bench(root, paths, options, away.target)
-            problems = away.longest_first(problems)
-            with BenchDirectory(root) as directory:
-                _begin(directory, manifest, problems, options)
-                runner = away.runner(manifest.settings, _candidates(manifest.settings))
-                _run(
-                    directory,
-                    manifest,
-                    problems,
-                    Running(runner, away.at_once, lambda: away.home.holds),
-                    as_json=as_json,
-                )
-        return
-    places = visible_gpus(options.gpus) if options.gpus else []
     Memory().close()  # one that no run could open is one line here, and not a row of each problem
-    manifest, problems = describe_bench(root, paths, options, None)
-    with interrupt_on_termination(), BenchDirectory(root) as directory:
-        _begin(directory, manifest, problems, options)
-        at_once = options.jobs * max(1, len(places))
-        runs = root.resolve() / "runs"
-        purse = (
-            Purse(
-                manifest.usd,
-                problems,
-                lambda problem: spent_usd(runs / problem.key),
-                jobs=at_once,
-            )
-            if manifest.usd is not None
-            else None
-        )
-        runner = OptimizeProcess(
-            manifest.settings,
-            root.resolve(),
-            places,
-            jobs=options.jobs,
-            purse=purse,
-            find_begun=find_begun,
-            candidates=_candidates(manifest.settings),
-        )
-        running = Running(runner, at_once, lambda: _take_holds(runner.holds), purse)
-        _run(directory, manifest, problems, running, as_json=as_json)
+    with interrupt_on_termination(), open_bench_crew(root, options, registry) as crew:
+        manifest, problems = describe_bench(root, paths, options, crew.target)
+        with BenchDirectory(root) as directory:
+            _begin(directory, manifest, problems, options)
+            purse = _purse_of(manifest, problems, root.resolve() / "runs", crew.at_once)
+            piece = _run(directory, manifest, crew, purse, problems)
+            crew.desk.close()  # those that were interrupted have ended then
+            _tell(piece, manifest, crew.take_holds(), as_json=as_json)
+
+
+def _purse_of(
+    manifest: Manifest, problems: Sequence[BenchProblem], runs: Path, at_once: int
+) -> Purse | None:
+    if manifest.usd is None:
+        return None
+    return Purse(
+        manifest.usd, problems, lambda problem: spent_usd(runs / problem.key), jobs=at_once
+    )
 
 
 def _begin(
@@ -116,67 +89,67 @@ def _begin(
         click.echo(f"{again} failed problems run again", err=True)
 
 
-def _take_holds(word: str) -> dict[str, list[Hold]]:
-    """When this machine's GPUs were held, as written down beside their lock files; removes that."""
-    locks = default_db_path().parent / "cache" / "locks"
-    found = read_holds(locks, word)
-    for file in locks.glob(f"*.{word}.holds"):
-        file.unlink(missing_ok=True)
-    return found
-
-
 @dataclass(frozen=True, slots=True)
-class Running:
-    """By what problems are run, how many at once, and what language models may cost.
+class Piece:
+    """What one start of a bench was about, and how it went."""
 
-    `holds` says when each GPU was held.
-    """
-
-    runner: Runner
-    at_once: int
-    holds: Callable[[], Mapping[str, Sequence[Hold]]]
+    directory: BenchDirectory
+    problems: Sequence[BenchProblem]
+    wall_s: float
+    interrupted: bool
     purse: Purse | None = None
 
 
 def _run(
     directory: BenchDirectory,
     manifest: Manifest,
-    problems: tuple[BenchProblem, ...],
-    running: Running,
-    *,
-    as_json: bool,
-) -> None:
-    root, purse = directory.root, running.purse
-    began = time.monotonic()
-    click.echo(f"bench of {len(problems)} problems in {root}", err=True)
+    crew: BenchCrew,
+    purse: Purse | None,
+    problems: Sequence[BenchProblem],
+) -> Piece:
+    """Run what is still to do, until it is done or interrupted."""
+    began, interrupted = time.monotonic(), False
+    click.echo(f"bench of {len(problems)} problems in {directory.root}", err=True)
+    ordered, settings = crew.longest_first(problems), manifest.settings
     try:
         with BenchDisplay(manifest) as show:
             run_problems(
-                problems,
-                running.runner,
+                ordered,
+                crew.runner(settings, ordered, _candidates(settings), purse),
                 directory,
                 show,
-                jobs=running.at_once,
+                jobs=crew.at_once,
                 measured=manifest.measured,
                 may_start=lambda: purse is None or not purse.is_empty,
             )
     except KeyboardInterrupt:
-        print_results(directory, manifest, _keep_use(root, running, began), as_json=as_json)
+        interrupted = True
+    wall_s = round(time.monotonic() - began, 1)
+    return Piece(directory, problems, wall_s, interrupted, purse)
+
+
+def _tell(
+    piece: Piece, manifest: Manifest, holds: Mapping[str, Sequence[Hold]], *, as_json: bool
+) -> None:
+    """Print the results, and exit with the code that they deserve."""
+    root, purse = piece.directory.root, piece.purse
+    used = _keep_use(root, piece.wall_s, holds)
+    rows = print_results(piece.directory, manifest, used, as_json=as_json)
+    if piece.interrupted:
         again = f"kmem bench --resume {shlex.quote(str(root))}"
         click.echo(f"\nInterrupted. What is finished is kept: {again}", err=True)
-        raise SystemExit(EXIT_INTERRUPTED) from None
-    used = _keep_use(root, running, began)
-    rows = print_results(directory, manifest, used, as_json=as_json)
-    if purse is not None and len(rows) < len(problems):
-        click.echo(_explain_end(purse, len(problems) - len(rows), manifest, root), err=True)
+        raise SystemExit(EXIT_INTERRUPTED)
+    left = len(piece.problems) - len(rows)
+    if purse is not None and left > 0:
+        click.echo(_explain_end(purse, left, manifest, root), err=True)
     if any(row.failed for row in rows):
         raise SystemExit(EXIT_SOME_FAILED)
 
 
-def _keep_use(root: Path, running: Running, began: float) -> Mapping[str, Any]:
+def _keep_use(root: Path, wall_s: float, holds: Mapping[str, Sequence[Hold]]) -> Mapping[str, Any]:
     """How long this piece took and each GPU was in use: kept beside the rows, and told."""
-    found = measure_utilisation(running.holds())
-    data = utilisation_data(found, round(time.monotonic() - began, 1))
+    found = measure_utilisation(holds)
+    data = utilisation_data(found, wall_s)
     keep_utilisation(root, data)
     if found:
         click.echo(describe_utilisation(found), err=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from kmem.away.errand import Asked, Errand, is_ours
+from kmem.away.errand import Asked, is_ours
 from kmem.away.home import Home
+from kmem.away.there import There
 from kmem.cli.actions.crews import find_executor, open_desk
 from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.exit_codes import EXIT_INTERRUPTED
@@ -59,7 +60,7 @@ def optimize_away(
         interrupt_on_termination(),
     ):
         home = Home(Path(place))
-        errand = Errand(
+        errand = There(
             Asked(
                 file,
                 lambda there, out: ["optimize", there, *words, "--out", out, "--json"],

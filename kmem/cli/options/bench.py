@@ -109,6 +109,15 @@ class BenchOptions:
         "one of them.",
     )
     where: ExecutorOptions = nested(ExecutorOptions)
+    ahead: int = option(
+        "--compile-ahead",
+        metavar="N",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="So many workers more, without a GPU, compile what problems begin with before their "
+        "turn comes. Not with slurm.",
+    )
     sync: bool = option(
         "--sync",
         is_flag=True,

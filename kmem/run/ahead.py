@@ -1,0 +1,102 @@
+"""What a run begins with, compiled before the run: on another machine, or while another runs."""
+
+import os
+from collections.abc import Callable, Sequence, Set
+from pathlib import Path
+
+from kmem.errors import KmemError
+from kmem.host.environment import own_cores
+from kmem.memory.store import Memory
+from kmem.plugins import Registry
+from kmem.profile.compile.pool import CompilePool, CompileProcesses
+from kmem.profile.compile.report import CompileStatus
+from kmem.records import Attempt, Baseline, Device, Kernel, Measurement, Profile, Run
+from kmem.run.evaluator import Admitted, Evaluator
+from kmem.run.loop import optimize
+from kmem.run.session import open_session
+
+#: For all candidates of a first round; what is not compiled by then is left to the run.
+_WITHIN_S = 600.0
+_TIMEOUT_S = 120.0
+
+
+def compile_beginning(
+    run: Run, device: Device, present: bool, registry: Registry, memory: Memory, cache_dir: Path
+) -> int:
+    """Compile the candidates of a run's first round into a cache; how many compiled.
+
+    Args:
+        run: is begun in memory, and goes no further: a memory that is thrown away afterwards.
+        present: whether the run will find the device; here it may be missing.
+        cache_dir: Triton's.
+
+    Raises:
+        KmemError: if the problem cannot be run.
+    """
+    session = open_session(run.problem, run.contract, device, present, registry, memory)
+    memory.runs.start(run)
+    cores = own_cores() or len(os.sched_getaffinity(0))
+    with (
+        CompileProcesses(cores, cache_dir) as processes,
+        CompilePool(session.traced, processes=processes, read_binaries=False) as pool,
+    ):
+        try:
+            optimize(
+                run, session, memory, registry, _ignore, open_evaluator=lambda _: _Beginning(pool)
+            )
+        except _Compiled as found:
+            return found.count
+    return 0
+
+
+def _ignore(event: object) -> None:
+    """Nobody is told."""
+
+
+class _Compiled(KmemError):
+    """The end of a run that is only begun."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} candidates are compiled")
+        self.count = count
+
+
+class _Beginning(Evaluator):
+    """Compiles what a run is about to ask for first, and ends it."""
+
+    def __init__(self, pool: CompilePool) -> None:
+        self._pool = pool
+
+    @property
+    def seconds_left(self) -> float:
+        return _WITHIN_S
+
+    def baselines(
+        self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
+    ) -> None:
+        return
+
+    def expect(self, kernels: Sequence[Kernel]) -> None:
+        reports = self._pool.compile(kernels, timeout_s=_TIMEOUT_S, within_s=_WITHIN_S)
+        raise _Compiled(sum(report.status is CompileStatus.OK for report in reports))
+
+    def admit(self, kernels: Sequence[Kernel]) -> Admitted:
+        raise NotImplementedError
+
+    def screen(
+        self,
+        kernels: Sequence[Kernel],
+        on_result: Callable[[int, Measurement], None],
+        *,
+        by_recipes: Set[str] = frozenset(),
+    ) -> None:
+        raise NotImplementedError
+
+    def verify(self, kernel: Kernel, baselines: object) -> Measurement:
+        raise NotImplementedError
+
+    def profile(self, attempt: Attempt) -> Profile:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Whoever opened the pool ends it."""
