@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
+from kmem.codegen.definitions import define
 from kmem.codegen.rates import (
     by_card,
     by_clock,
@@ -51,6 +52,46 @@ def test_a_comma_within_brackets_parts_no_argument() -> None:
     shape = repr(tuple(range(20)))
     text = write_call("y = torch.empty", f"{shape}, dtype=torch.float32", "device=x.device")
     assert f"\n    {shape}, dtype=torch.float32,\n    device=x.device,\n)" in text
+
+
+LINES = """
+first = tl.load(p0 + N)
+here, there = both(first)
+only = there + K
+for step in range(N):
+    unread = first * M
+    also = unread
+    first = tl.where(
+        first < N, there, 0.0
+    )
+tl.store(q0, first)
+""".strip()
+
+
+def test_a_generated_kernel_has_nothing_that_nothing_reads() -> None:
+    kernel = define("kmem_x", ["p0", "p1", "q0"], ["K", "M", "N"], LINES.splitlines(), "What for.")
+    assert (kernel.pointers, kernel.constants) == (("p0", "q0"), ("N",))
+    name, text = kernel.kernel
+    assert text == (
+        f"@triton.jit\ndef {name}(p0, q0, N: tl.constexpr):\n"
+        '    """What for."""\n'
+        "    first = tl.load(p0 + N)\n"
+        "    _here, there = both(first)\n"
+        "    for step in range(N):\n"
+        "        first = tl.where(\n"
+        "            first < N, there, 0.0\n"
+        "        )\n"
+        "    tl.store(q0, first)\n"
+    )
+    launch = kernel.write_launch("12", {"q0": "out", "N": 7, "M": 1}, {"num_warps": 4})
+    assert launch == f"{name}[(12,)](p0, out, N=7, num_warps=4)"
+
+
+def test_generated_kernels_of_one_text_are_one() -> None:
+    lines = ["tl.store(q0, N)"]
+    names = [define("kmem_x", ["q0"], ["N", *more], lines, "Says.").name for more in ((), ("K",))]
+    names += [define("kmem_x", ["q0"], ["N"], ["tl.store(q0, N + 1)"], "Says.").name]
+    assert names[0] == names[1] != names[2]
 
 
 @dataclass(frozen=True, slots=True)

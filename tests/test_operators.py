@@ -195,7 +195,7 @@ def test_an_activation_that_a_plugin_adds_joins_a_chain(plugin_rows) -> None:
     _, graph = trace_source(source)
     (site,) = PointwiseRecipe().match(graph, Contract())
     text = emit_source(source, graph, [(PointwiseRecipe(), site, setting)])
-    helpers = ["def stable_exp(", "def stable_tanh(", "def kmem_test_add_one(", "def pointwise("]
+    helpers = ["def stable_exp(", "def stable_tanh(", "def kmem_test_add_one(", "def pointwise_"]
     assert sorted(map(text.index, helpers)) == [text.index(helper) for helper in helpers]
 
 

@@ -180,7 +180,7 @@ def test_values_that_are_not_finite_reach_the_outputs_they_reach_in_torch() -> N
 def test_weights_are_staged_once_and_again_when_they_change() -> None:
     source = problem("Conv2d(8, 8, 3)", (1, 8, 6, 6))
     text, model = emitted(source)
-    assert "_Launch(kmem_nhwc_finish" in text  # through the compiled kernel's handle
+    assert "_Launch(kmem_conv_nhwc_finish" in text  # through the compiled kernel's handle
     launcher = text[text.index("def _launch_conv") : text.index("def _stage(")]
     assert "kmem_nhwc_weights" not in launcher and "_nhwc_weights(" not in launcher
     assert check_source(text, problem_source=source) == []

@@ -293,6 +293,9 @@ def test_what_parameters_alone_decide(forward: str, made: set[str]) -> None:
         ("tl.atomic_add(x, tl.load(y))", {"x"}),
         ("a, b = x, y\n    tl.store(b, 0.0)", {"x", "y"}),
         ("unknown(x)", {"x"}),
+        ("apply(x, y, put)", {"x"}),  # what is handed in is known where it is called
+        ("apply(x, y, value)", set()),
+        ("apply(x, y, unknown)", {"x"}),
         ("tl.store(tl.load(x).to(tl.pointer_type(tl.float32)), 0.0)", {"x", "y"}),
     ],
 )
@@ -309,6 +312,10 @@ def moved(place):
 @triton.jit
 def value(place):
     return tl.load(place)
+
+@triton.jit
+def apply(place, other, PORT: tl.constexpr):
+    PORT(place, tl.load(other)) if PORT is not None else other
 
 @triton.jit
 def kernel(x, y):

@@ -2,8 +2,8 @@
 
     define("norm_loop", ["p0", "q0"], ["R", "KI"], ["x = tl.load(p0 + R)", ...], "Row by row.")
 
-Lines are the statements of the body, without the indentation of the function. Of the lines, the
-pointers and the constants, what nothing reads is left out. A name ends in a hash of the text, so
+Lines are those of the body, without the indentation of the function. Of the lines, the pointers and
+the constants, what nothing reads is left out. A name ends in a hash of the text, so
 that two functions of one name are one.
 """
 
@@ -35,13 +35,15 @@ class Definition:
     def write_launch(
         self, programs: str, values: Mapping[str, object], options: Mapping[str, object]
     ) -> str:
-        """A launch of so many programs, in the place of whose pointers a launcher has the same.
+        """A launch of so many programs.
 
         Args:
-            values: of constants, by name; a constant that is not among them has the launcher's.
+            values: of pointers and constants, by name; one that is not among them is in the
+                launcher what it is here.
         """
+        pointers = [str(values.get(name, name)) for name in self.pointers]
         given = {name: values.get(name, name) for name in self.constants} | options
-        arguments = [*self.pointers, *(f"{name}={value}" for name, value in given.items())]
+        arguments = [*pointers, *(f"{name}={value}" for name, value in given.items())]
         return f"{self.name}[({programs},)]({', '.join(arguments)})"
 
 
@@ -79,7 +81,7 @@ def _without_unread(lines: Sequence[str]) -> list[str]:
 
     Where a line makes several values, an underscore leads the names of those.
     """
-    parts = [_ASSIGNMENT.fullmatch(line) for line in lines]
+    parts = [_ASSIGNMENT.fullmatch(line) if _is_whole(line) else None for line in lines]
     sources = [part["value"] if part else line for part, line in zip(parts, lines, strict=True)]
     read = set(_WORD.findall("\n".join(sources)))
     kept = []
@@ -91,3 +93,8 @@ def _without_unread(lines: Sequence[str]) -> list[str]:
             told = ", ".join(name if name in read else "_" + name for name in names)
             kept.append(f"{part['indent']}{told} = {part['value']}")
     return kept if kept == list(lines) else _without_unread(kept)
+
+
+def _is_whole(line: str) -> bool:
+    """Whether a statement ends with its line."""
+    return all(line.count(left) == line.count(right) for left, right in ("()", "[]"))

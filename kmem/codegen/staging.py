@@ -49,7 +49,7 @@ def part_launcher(
         steady: the places of the site's inputs that are parameters or made of parameters.
         functions: those of the kernels' text, by name.
     """
-    if function.args.defaults:  # an input may be missing
+    if not steady or function.args.defaults:  # an input may be missing
         return None
     names = [argument.arg for argument in function.args.args]
     parting = _Parting(function, launches, functions, {names[place] for place in steady})

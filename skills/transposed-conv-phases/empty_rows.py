@@ -8,8 +8,8 @@ taps.
 """
 
 from kmem.codegen.chain import Chain
+from kmem.codegen.definitions import Definition, define
 from kmem.codegen.windows import WindowAxis, phase_taps
-from kmem.records import content_hash
 
 FILL_BLOCK = 256  # vectors at once
 
@@ -41,46 +41,35 @@ def kmem_fill_run(y, start, length, value, VECTOR: tl.constexpr, BLOCK: tl.const
 ''',
 )
 
-_FILL = '''
-@triton.jit
-def {name}(
-    y, bias,{pointers}
-    SAMPLES: tl.constexpr, COUT: tl.constexpr,
-    OD: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    HAS_BIAS: tl.constexpr, VECTOR: tl.constexpr,
-):
-    """This program's share of the planes (samples, COUT, OD): their rows without taps, but for
-    those that follow a row with taps.
-    """
-    share = (SAMPLES * COUT * OD + tl.num_programs(0) - 1) // tl.num_programs(0)
-    first = tl.program_id(0) * share
-    for step in range(tl.minimum(share, SAMPLES * COUT * OD - first)):
-        plane = first + step
-        phase = plane % OD % {sd}
-        length = tl.where({has_taps}, {lead} * OW if {lead} < OH else OH * OW, OH * OW)
-        channel = plane // OD % COUT
-        value = (plane * 0).to(y.dtype.element_ty)
-        if HAS_BIAS:
-            value = tl.load(bias + channel)
-        value = ({value}).to(y.dtype.element_ty)
-        kmem_fill_run(y, plane.to(tl.int64) * (OH * OW), length, value, VECTOR, {block})
-'''
+#: Constants of what fills, by which the kernel around it calls them, too.
+_SIZES = ("SAMPLES", "COUT", "OD", "OH", "OW", "VECTOR")
 
 
-def write_fill(depth: WindowAxis, height: WindowAxis, chain: Chain) -> tuple[str, str]:
-    """(name, source) of the device function by which every program fills its share.
+def write_fill(
+    depth: WindowAxis, height: WindowAxis, chain: Chain, *, has_bias: bool
+) -> Definition:
+    """The function by which every program fills its share of the planes (samples, COUT, OD).
 
-    It writes runs of rows by FILL_RUN. The chain is one that knows no places: a run has one value.
+    It writes runs of rows by FILL_RUN: rows without taps, but for those that follow a row with
+    taps. The chain is one that knows no places: a run has one value.
     """
     tapped = [phase for phase, taps in enumerate(phase_taps(depth)) if taps.count]
-    structure = {
-        "sd": depth.stride,
-        "has_taps": " | ".join(f"(phase == {phase})" for phase in tapped),
-        "lead": min(phase for phase, taps in enumerate(phase_taps(height)) if taps.count),
-        "block": FILL_BLOCK,
-        "pointers": "".join(f" {name}," for name in chain.pointers),
-        "value": chain.call("value", "plane // (OD * COUT), channel, plane >= 0, 0, plane >= 0"),
-    }
-    nameless = _FILL.format(name="", **structure)
-    name = f"kmem_fill_{content_hash(nameless)[:10]}"
-    return name, _FILL.format(name=name, **structure).strip()
+    has_taps = " | ".join(f"(phase == {phase})" for phase in tapped)
+    lead = min(phase for phase, taps in enumerate(phase_taps(height)) if taps.count)
+    value = chain.call("value", "plane // (OD * COUT), channel, plane >= 0, 0, plane >= 0")
+    lines = [
+        "share = (SAMPLES * COUT * OD + tl.num_programs(0) - 1) // tl.num_programs(0)",
+        "first = tl.program_id(0) * share",
+        "for step in range(tl.minimum(share, SAMPLES * COUT * OD - first)):",
+        "    plane = first + step",
+        f"    phase = plane % OD % {depth.stride}",
+        f"    length = tl.where({has_taps}, {lead} * OW if {lead} < OH else OH * OW, OH * OW)",
+        "    channel = plane // OD % COUT",
+        "    value = "
+        + ("tl.load(bias + channel)" if has_bias else "(plane * 0).to(y.dtype.element_ty)"),
+        f"    value = ({value}).to(y.dtype.element_ty)",
+        "    start = plane.to(tl.int64) * (OH * OW)",
+        f"    kmem_fill_run(y, start, length, value, VECTOR, {FILL_BLOCK})",
+    ]
+    says = "This program's share of the rows that no tap reaches."
+    return define("kmem_fill", ["y", "bias", *chain.pointers], _SIZES, lines, says)

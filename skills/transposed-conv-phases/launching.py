@@ -1,16 +1,17 @@
 """The launches of a transposed convolution: its operands staged, then all phases."""
 
-from kmem.codegen.calls import write_launch, write_launch_function
+from kmem.codegen.calls import write_launch_function
+from kmem.codegen.definitions import Definition
 from kmem.codegen.windows import lattice_size
 from kmem.problem.sizes import ceil_div
 from kmem.records import DTYPE_BYTES
 
 from .operands import write_staging
-from .phases import tapped_phases
+from .phases import SIZES, tapped_phases
 from .transposed import VECTOR_BYTES, PhaseSettings, Transposed, staged_channels
 
 
-def write_phase_launcher(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:
+def write_phase_launcher(kernel: Definition, detail: Transposed, knobs: PhaseSettings) -> str:
     """`launch(x, w[, bias][, e0 ...])`: stage the input, pack the weights, then all phases.
 
     On the CPU (interpreter) half precision is widened for products, because the interpreter's
@@ -26,7 +27,7 @@ def write_phase_launcher(kernel: str, detail: Transposed, knobs: PhaseSettings) 
     return write_launch_function(parameters, statements)
 
 
-def _write_phases(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:
+def _write_phases(kernel: Definition, detail: Transposed, knobs: PhaseSettings) -> str:
     """The launch that multiplies and stores."""
     depth, height = detail.axes[:2]
     columns = lattice_size(detail.axes[2])
@@ -44,18 +45,15 @@ def _write_phases(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:
     low = (0, 0)
     if knobs.is_split(detail.dtype):
         low = (detail.staged_size, detail.packed_size(knobs.block_co))
-    groups = (
-        (*channels, detail.groups, detail.output[0]),
-        tuple(count for _, count in detail.staged_axes),
-        tuple(axis.out for axis in detail.axes),
-        (columns, row_blocks),
-        (knobs.band, knobs.rows, knobs.columns, knobs.block_co, knobs.block_k),
-        (VECTOR_BYTES // DTYPE_BYTES[detail.dtype], knobs.skew(detail.dtype), *low),
+    sizes = (
+        *(*channels, detail.groups, detail.output[0]),
+        *(count for _, count in detail.staged_axes),
+        *(axis.out for axis in detail.axes),
+        *(columns, row_blocks, knobs.band, knobs.rows, knobs.columns),
+        *(knobs.block_co, knobs.block_k, VECTOR_BYTES // DTYPE_BYTES[detail.dtype]),
+        *(knobs.skew(detail.dtype), *low, "tf32", "x.is_cpu"),
     )
-    return write_launch(
-        kernel,
-        programs * (padded_out // knobs.block_co) * detail.planes,
-        ", ".join(["staged, packed, y", *detail.pointers]),
-        *(", ".join(map(str, sizes)) for sizes in groups),
-        f"tf32, x.is_cpu, num_warps={knobs.warps}, num_stages={knobs.stages}",
-    )
+    values = {"x": "staged", "w": "packed", **dict(zip(SIZES, sizes, strict=True))}
+    programs *= padded_out // knobs.block_co * detail.planes
+    options = {"num_warps": knobs.warps, "num_stages": knobs.stages}
+    return kernel.write_launch(str(programs), values, options)

@@ -18,11 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from textwrap import dedent
 
 from kmem.codegen.chain import Chain
+from kmem.codegen.definitions import Definition, define
 from kmem.codegen.windows import Taps, WindowAxis, has_empty_rows, phase_taps
 from kmem.problem.sizes import next_power_of_two
-from kmem.records import content_hash
 
 from .empty_rows import write_fill
 from .transposed import Transposed, staged_axis
@@ -32,26 +33,16 @@ TAIL_LANES = 32
 #: Columns of a line of text, and the indent of what _STORE stores.
 _COLUMNS, _STORED_INDENT = 100, 12
 
-_HEAD = """
-@triton.jit
-def {name}(
-    {pointers},
-    CP: tl.constexpr, COG: tl.constexpr, COP: tl.constexpr, COUT: tl.constexpr,
-    GROUPS: tl.constexpr, SAMPLES: tl.constexpr,
-    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    OD: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    LW: tl.constexpr, ROW_BLOCKS: tl.constexpr,
-    BAND: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    BLOCK_CO: tl.constexpr, BLOCK_K: tl.constexpr,
-    VECTOR: tl.constexpr, SKEW: tl.constexpr, LOW_X: tl.constexpr, LOW_W: tl.constexpr,
-    TF32: tl.constexpr, WIDEN: tl.constexpr,
-):
-    pid = tl.program_id(0)
-"""
+#: Constants of the kernel.
+SIZES = (
+    *("CP", "COG", "COP", "COUT", "GROUPS", "SAMPLES", "PD", "PH", "PW", "OD", "OH", "OW"),
+    *("LW", "ROW_BLOCKS", "BAND", "ROWS", "COLUMNS", "BLOCK_CO", "BLOCK_K"),
+    *("VECTOR", "SKEW", "LOW_X", "LOW_W", "TF32", "WIDEN"),
+)
 
 _FILL_TURN = """
     if pid // {programs} % 2 == {turn}:
-        {fill}({fill_pointers}, SAMPLES, COUT, OD, OH, OW, {has_bias}, VECTOR)
+        {fill}({given})
 """
 
 _POSITION = """
@@ -196,13 +187,12 @@ class _Phase:
     taps: Taps
 
 
-def write_phase_kernel(detail: Transposed) -> tuple[str, str]:
-    """(name, source) of the kernel for one structure.
+def write_phase_kernel(detail: Transposed) -> list[Definition]:
+    """The functions for one structure, the kernel last.
 
-    A program computes a band of lattice rows of each. The text is the same at every size.
-
-    Arguments: x and w (staged and packed by operands.py), y, bias if there is one, what the chain
-    reads, then constexprs as `write_phase_launcher` passes them.
+    A program computes a band of lattice rows of each. The text is the same at every size. The
+    kernel's pointers are x and w (staged and packed by operands.py), y, bias if there is one, and
+    what the chain reads.
     """
     axes, chain = detail.axes, detail.chain
     depth, height = axes[:2]
@@ -210,10 +200,10 @@ def write_phase_kernel(detail: Transposed) -> tuple[str, str]:
     by_depth, by_height = tapped_phases(depth), tapped_phases(height)
     parts = list(product(by_depth, by_height))
     fills = has_empty_rows(axes)
-    fill_name, fill_source = write_fill(depth, height, chain) if fills else ("", "")
+    fill = [write_fill(depth, height, chain, has_bias=detail.has_bias)] if fills else []
     # Programs that meet on one SM fill at different times, so that some multiply while others
     # write.
-    early, late = (_write_fill_turn(turn, fill_name, detail) if fills else "" for turn in (0, 1))
+    early, late = ("".join(_write_fill_turn(turn, each) for each in fill) for turn in (0, 1))
     body = early + _cut(
         _POSITION,
         parts=len(parts),
@@ -240,10 +230,9 @@ def write_phase_kernel(detail: Transposed) -> tuple[str, str]:
             tail = {"gap": gap, "lanes": TAIL_LANES, "made": _made(chain)}
             body += _cut(_STORE_TAIL, none=none, **tail)
             body += _write_row([f"{name}_{b}" if name else "empty" for name in names], chain)
-    pointers = ", ".join(["x, w, y", *detail.pointers])
-    name = f"_phases_{content_hash(pointers, body, late)[:10]}"
-    kernel = _cut(_HEAD, name=name, pointers=pointers) + body + late
-    return name, f"{fill_source}\n\n\n{kernel}" if fills else kernel
+    lines = ["pid = tl.program_id(0)", *dedent(body + late).splitlines()]
+    pointers, says = ["x", "w", "y", *detail.pointers], "A block of the lattice in all phases."
+    return [*fill, define("kmem_phases", pointers, SIZES, lines, says)]
 
 
 def _cut(template: str, **values: object) -> str:
@@ -300,17 +289,10 @@ def _write_stored(chain: Chain, value: str, place: str, reached: str) -> str:
     return f"{chain.call(value, f'n, channel, made, {place}, {reached}')}.to(y.dtype.element_ty)"
 
 
-def _write_fill_turn(turn: int, fill: str, detail: Transposed) -> str:
+def _write_fill_turn(turn: int, fill: Definition) -> str:
     """Half of the programs fill their share of the rows without taps."""
-    bias = "bias" if detail.has_bias else "y"
-    return _cut(
-        _FILL_TURN,
-        programs=FILL_TURN,
-        turn=turn,
-        fill=fill,
-        fill_pointers=", ".join(["y", bias, *detail.chain.pointers]),
-        has_bias=detail.has_bias,
-    )
+    given = ", ".join([*fill.pointers, *fill.constants])
+    return _cut(_FILL_TURN, programs=FILL_TURN, turn=turn, fill=fill.name, given=given)
 
 
 def _write_product(target: str, detail: Transposed, window: tuple[Taps, Taps, Taps]) -> str:

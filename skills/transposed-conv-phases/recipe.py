@@ -69,11 +69,11 @@ class TransposedConvPhases(Recipe):
     def emit(self, site: Site, settings: Settings) -> Emission:
         knobs = read_knobs(settings)
         detail: Transposed = replace(site.detail, band=knobs.band)
-        kernel = write_phase_kernel(detail)
+        functions = write_phase_kernel(detail)
         fill = (FILL_RUN,) if has_empty_rows(detail.axes) else ()
         return Emission(
-            (*_ALWAYS, *fill, *detail.chain.functions, kernel),
-            write_phase_launcher(kernel[0], detail, knobs),
+            (*_ALWAYS, *fill, *detail.chain.functions, *(each.kernel for each in functions)),
+            write_phase_launcher(functions[-1], detail, knobs),
             own_size_only=detail.dtype == "float32" and not knobs.is_split(detail.dtype),
         )
 

@@ -75,7 +75,7 @@ def kmem_scan_load(
     if is_part and high >= 0:
         mask = mask & (r < high)
     if STRIDES[NUMBER][-1] != 0 and (is_part or not EVEN_K):
-        mask = at[2] if mask is None else mask & at[2]
+        mask = at[2] if mask is None else at[2] & mask
     place = kmem_scan_place(pointer, at[0], at[1], r, NUMBER, STRIDES, PLACES, SIZES)
     return tl.load(place, mask=mask, eviction_policy="evict_first" if step != 0 else "")
 
@@ -205,17 +205,17 @@ def kmem_scan(
         source = BEFORE(inputs, at, STRIDES, PLACES, SIZES, EVEN_K, EVEN_R)
         source = source if EVEN_R else tl.where(valid, source, identity)
         source = tl.broadcast_to(source, (BK, BR))
-        total = kmem_scan_total(source, PRODUCT)  # does not wait for the scan
+        # what is carried on does not wait for the scan
         if PRODUCT:
             scanned = tl.cumprod(source, axis=1, reverse=REVERSE) * carry
-            carry = carry * total
+            carry = carry * kmem_scan_total(source, PRODUCT)
         else:
             scanned = tl.cumsum(source, axis=1, reverse=REVERSE) + carry
-            carry, lost = kmem_add_compensated(carry, lost, total)
+            carry, lost = kmem_add_compensated(carry, lost, kmem_scan_total(source, PRODUCT))
         if AFTER is not None:
             scanned = AFTER(scanned, inputs, at, STRIDES, PLACES, SIZES, EVEN_K, EVEN_R)
         mask = None if EVEN_R else valid
         if not EVEN_K:
-            mask = k < KI if mask is None else mask & (k < KI)
+            mask = k < KI if mask is None else (k < KI) & mask
         place = kmem_scan_place(out, outer, k, r, len(PLACES) - 1, STRIDES, PLACES, SIZES)
         tl.store(place, scanned.to(out.dtype.element_ty), mask=mask)
