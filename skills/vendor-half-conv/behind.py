@@ -8,7 +8,7 @@ from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.ports import AFTER, port_arguments
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
-from .phases import phase_places
+from .phases import long_phases, phase_parts
 from .settings import VendorSettings, as_exact, write_order
 from .vendor import VendorConv, whole_windows
 
@@ -31,11 +31,13 @@ def read_arguments(
     outs = whole_windows(detail, window)
     places = [axis.out for axis in base.axes]
     strides, paddings = [1, 1, 1], [0, 0, 0]
+    longs = [0, 0, 0]
     if knobs.is_phased(detail):
-        places = list(phase_places(detail))
+        places = list(phase_parts(detail)[0].places)
         strides = [axis.stride for axis in base.axes]
         paddings = [axis.padding for axis in base.axes]
-    named = {"S": strides, "P": paddings, "W": window}
+        longs = [long_phases(axis) for axis in base.axes]
+    named = {"S": strides, "P": paddings, "R": longs, "W": window}
     return (
         f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={prod(outs)}",
         f"BATCH_INNER={base.groups}, YN={prod(places)}, YH={places[1]}, YW={places[2]}",
@@ -47,6 +49,17 @@ def read_arguments(
         ),
         f"SCALED={knobs.is_scaled(detail)}",
     )
+
+
+def read_pointers(detail: VendorConv, knobs: VendorSettings, before: str = "") -> str:
+    """What kernels read of what the library made, as text.
+
+    Args:
+        before: what the names begin with.
+    """
+    parts = len(phase_parts(detail)) if knobs.is_phased(detail) else 1
+    more = " ".join(f"{before}y{place}," for place in range(1, parts))
+    return f"{before}y, ({more}), {before}exponents, {before}w_exponents"
 
 
 #: What a port is handed, and the steps of its operands.
@@ -95,7 +108,7 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
         write_launch(
             f"kmem_nhwc_statistics{before.suffix}",
             blocks * parts,
-            "y, exponents, w_exponents, found, squares",
+            f"{read_pointers(detail, knobs)}, found, squares",
             *port_arguments(AFTER, before, steps),
             *read_arguments(detail, knobs, window),
             f"CENTRED={detail.is_norm}, PARTS={parts}, TURNS={turns}",
@@ -166,7 +179,7 @@ def write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
         write_launch(
             f"kmem_nhwc_finish{chain.suffix}",
             base.batches * tiles,
-            "y, exponents, w_exponents, out",
+            f"{read_pointers(detail, knobs)}, out",
             *port_arguments(AFTER, chain, operand_steps),
             *read_arguments(detail, knobs, base.window),
             ", ".join(f"OUT_{name}={step}" for name, step in steps),
