@@ -81,6 +81,14 @@ CASES = {
     "uneven phases and a norm": (
         "ConvTranspose2d(8, 12, 3, 2, 1, 1)", (2, 8, 5, 6), "self.norm(y) * self.scale", GROUPS,
     ),
+    "a norm over rows": (
+        "ConvTranspose3d(8, 12, 3, 2, 1, 1)", (1, 8, 2, 3, 4), "F.gelu(self.norm(y * 2))",
+        "LayerNorm(8)",
+    ),
+    "a norm over rows, and a pooling": (
+        "ConvTranspose3d(8, 12, 4, 2, 1)", (1, 8, 2, 3, 8),
+        "F.gelu(F.avg_pool3d(self.norm(y), 2))", "LayerNorm(16)",
+    ),
     "phases of a row": ("ConvTranspose1d(8, 12, 6, 2, 2, 1)", (2, 8, 9), "y * 2", "Identity()"),
     "a norm over images": (CONV, SHAPE, "self.norm(torch.tanh(y) * y) * 2", BATCH),
 }  # fmt: skip
@@ -140,7 +148,12 @@ def test_statistics_move_along_and_survive_what_is_not_finite() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["a mean of what was pooled", "a softmax over channels", "phases in depth, and a pooling"],
+    [
+        "a mean of what was pooled",
+        "a softmax over channels",
+        "phases in depth, and a pooling",
+        "a norm over rows, and a pooling",
+    ],
 )
 def test_what_is_not_finite_spreads_as_far_as_in_torch(name: str) -> None:
     """On an H200 taps of zeros made NaN of all means behind phases of an infinite input."""

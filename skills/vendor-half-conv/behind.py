@@ -8,6 +8,7 @@ from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.ports import AFTER, port_arguments
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
+from .lines import in_windows, line_columns
 from .phases import long_phases, phase_parts
 from .settings import VendorSettings, as_exact, write_order
 from .vendor import VendorConv, whole_windows
@@ -69,6 +70,8 @@ _Handed = tuple[Epilogue, tuple[tuple[int, int, int, int], ...]]
 def follow(detail: VendorConv, knobs: VendorSettings) -> _Handed:
     """What follows a convolution; moments of a norm are operands behind those of the graph."""
     chain, steps = as_exact(detail.base.epilogue, knobs), detail.base.operand_steps
+    if detail.lines is not None:
+        chain = replace(chain, statements=tuple(in_windows(detail, chain.statements)))
     if detail.statistics is None or not detail.is_norm:
         return chain, steps
     image = 0 if detail.statistics.over_images else detail.base.channels_out
@@ -194,7 +197,10 @@ def finish_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
     """Channels and positions of a tile of the result."""
     base = detail.base
     whole = next_power_of_two(base.group_out)
-    return _tile(detail, whole if base.is_closed else min(knobs.channels, whole), knobs.finish)
+    channels = whole if base.is_closed else min(knobs.channels, whole)
+    if detail.lines is not None:
+        channels = min(channels, max(1, knobs.finish // line_columns(detail)))
+    return _tile(detail, channels, knobs.finish)
 
 
 def statistics_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
@@ -204,6 +210,6 @@ def statistics_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int
 
 
 def _tile(detail: VendorConv, channels: int, elements: int) -> tuple[int, int]:
-    least = max(16, prod(detail.base.window))
+    least = max(16, prod(detail.base.window), line_columns(detail))
     most = max(least, next_power_of_two(prod(whole_windows(detail, detail.base.window))))
     return channels, min(max(least, elements // channels), most)
