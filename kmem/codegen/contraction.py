@@ -84,6 +84,11 @@ class Product:
         return self.batch[0].size * self.batch[1].size
 
     @property
+    def unpacks(self) -> bool:
+        """Whether b is made of packed numbers."""
+        return any(opening.pointers for opening in self.before)
+
+    @property
     def flops(self) -> float:
         """Operations of the whole rectangle."""
         return 2.0 * self.batches * self.m.size * self.n.size * self.k.size
@@ -98,7 +103,8 @@ class Product:
         """For each opening its operands' steps along both batch axes, its rows and columns."""
         steps, first = [], len(self.operand_specs)
         for opening, axes in zip(self.before, ((self.m, self.k), (self.k, self.n)), strict=False):
-            steps.append(self._steps_along((*self.batch, *axes), first, len(opening.specs)))
+            own = self._steps_along((*self.batch, *axes), first, len(opening.specs))
+            steps.append([*own, *[(0, 0, 0, 0)] * len(opening.pointers)])
             first += len(opening.specs)
         return tuple(steps)
 
@@ -123,7 +129,9 @@ class Product:
         lines_a = self.m.size * prod(axis.size for axis in self.batch if axis.a)
         lines_b = self.n.size * prod(axis.size for axis in self.batch if axis.b)
         k = self.k.size
-        return lines_a * k * widths[0], lines_b * k * widths[1], self.out.numel * width
+        read = [opening.read_bytes for opening in self.before] or [0, 0]
+        bytes_a, bytes_b = lines_a * k * widths[0], lines_b * k * widths[1]
+        return read[0] or bytes_a, read[1] or bytes_b, self.out.numel * width
 
 
 #: Which of (a, b, out) have a letter -> the kind of axis that it is.

@@ -215,7 +215,8 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
     parameters = ["a", *(("b",) if joined is None else joined.parameters)]
     parameters += [f"e{index}" for index in range(len(product.operand_specs))]
     for port, opening in zip((BEFORE_A, BEFORE_B), product.before, strict=False):
-        parameters += [f"{port.pointer}{index}" for index in range(len(opening.specs))]
+        count = len(opening.specs) + len(opening.pointers)
+        parameters += [f"{port.pointer}{index}" for index in range(count)]
     parameters += ["row_index" for opening in product.before if opening.rows]
     shape, stride = product.out.shape, product.out.stride
     # an operand that is made while it is read may be made of another type

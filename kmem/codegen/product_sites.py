@@ -13,6 +13,7 @@ from kmem.codegen.contraction import MAX_STRIDE, Product, Tail, read_product
 from kmem.codegen.epilogue import Bias, Triangle, grow_epilogue, write_epilogue
 from kmem.codegen.prologue import Opening, gather_rows, grow_opening, leave_closed
 from kmem.codegen.steady import kept_operands
+from kmem.codegen.unpacking import grow_unpacked
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators import row
 from kmem.problem.operators.row import Layout, ProductTerms
@@ -63,10 +64,22 @@ def _openings(
         grow_opening(graph, name, node, taken) if names.count(name) == 1 else own
         for name, own in zip(named, closed, strict=True)
     )
+    unpacked = None
+    if names.count(terms.b) == 1:
+        unpacked = grow_unpacked(graph, terms.b, _letters(terms), node, taken)
+    opened = (opened[0], unpacked or opened[1])
     if names.count(terms.a) == 1:
         opened = (gather_rows(graph, opened[0], node, taken), opened[1])
     ways = [opened, (opened[0], closed[1]), (closed[0], opened[1])]
     return [way for way in dict.fromkeys(ways) if any(opening.nodes for opening in way)]
+
+
+def _letters(terms: ProductTerms) -> str:
+    """The dimensions of b: "k" along the sum, "n" along the columns, "?" for others."""
+    inputs, result = terms.equation.split("->")
+    left, right = inputs.split(",")
+    kinds = {(True, False): "k", (False, True): "n"}
+    return "".join(kinds.get((letter in left, letter in result), "?") for letter in right)
 
 
 def read_terms(graph: OpGraph, node: Node) -> ProductTerms | None:
@@ -100,12 +113,12 @@ def _site(
     tail = Tail(*kept, epilogue, operands, before)
     specs = (graph.spec(terms.a), graph.spec(terms.b))
     product = read_product(terms.equation, specs, last.spec, precision, tail)
-    product = None if product is None else _read_table(graph, product)
+    product = None if product is None else _read_table(graph, _read_packed(product))
     if product is None:
         return None
     between = (triangle,) if triangle is not None else ()
     sources = tuple(opening.source for opening in before) or (terms.a, terms.b)
-    beside = [name for opening in before for name in opening.chain.operands]
+    beside = [name for each in before for name in (*each.chain.operands, *each.pointers)]
     beside += [opening.rows for opening in before if opening.rows]
     specs = (*operands, *(spec for opening in before for spec in opening.specs))
     opened = [name for opening in before for name in opening.nodes]
@@ -120,6 +133,13 @@ def _site(
         flops=product.flops * (0.5 if triangle else 1.0),
         flags=("algebraic",) if triangle else (),
     )
+
+
+def _read_packed(product: Product) -> Product:
+    """A product whose b is made of other memory alone: whatever b points to is read nowhere."""
+    if not product.unpacks:
+        return product
+    return replace(product, n=replace(product.n, b=0), k=replace(product.k, b=0))
 
 
 def _read_table(graph: OpGraph, product: Product) -> Product | None:

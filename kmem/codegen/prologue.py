@@ -39,7 +39,9 @@ class Opening:
     `source` is read as the operand would be, the chain's operands as those of an epilogue; `nodes`
     are those that need not run. `work` is theirs, once for each element. With `rows`, an index, the
     source is a table of which row i is that of `spec` at which the index holds i; `row_steps` are
-    those of the index along both batch axes and the rows of the product.
+    those of the index along both batch axes and the rows of the product. With `pointers` the chain
+    itself loads what it needs of these values (unpacking.py): of `read_bytes` in all, and for each
+    element up to `tile_bytes` that are copied ahead.
     """
 
     source: str
@@ -50,6 +52,9 @@ class Opening:
     work: Work = Work()
     rows: str = ""
     row_steps: tuple[int, ...] = ()
+    pointers: tuple[str, ...] = ()
+    read_bytes: int = 0
+    tile_bytes: int = 0
 
 
 def leave_closed(graph: OpGraph, name: str) -> Opening:

@@ -119,11 +119,7 @@ class TiledProducts(Recipe):
     }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        return [
-            site
-            for site in self.find(graph, contract)
-            if min(site.detail.m.size, site.detail.n.size, site.detail.k.size) > 1
-        ]
+        return [site for site in self.find(graph, contract) if _is_matrix(site.detail)]
 
     def space(self, site: Site, device: Device) -> Space:
         product: Product = site.detail
@@ -187,6 +183,13 @@ class TiledProducts(Recipe):
 
 def _knobs(product: Product, settings: Settings) -> LadderSettings:
     return fit_tile(product, read_settings(LadderSettings, settings))
+
+
+def _is_matrix(product: Product) -> bool:
+    """Whether a product is worth tiles: vectors are if that spares unpacking their matrix."""
+    return min(product.m.size, product.n.size, product.k.size) > 1 or (
+        product.unpacks and min(product.n.size, product.k.size) > 1
+    )
 
 
 def _is_exact(product: Product) -> bool:
@@ -258,6 +261,20 @@ def _is_even(product: Product, knobs: LadderSettings) -> bool:
     return all(axis.size % block == 0 for axis, block in sizes)
 
 
+def _shared_bytes(product: Product, knobs: LadderSettings) -> int:
+    """At most, of a block: what is loaded ahead for both operands, or for what they are made of.
+
+    Compiled for sm_90: 128x128x64 of int4 in int32, zeros and scales of 4 bytes, takes 229,888.
+    """
+    width = operand_width(product)
+    shared = knobs.step_elements * width * knobs.stages
+    if product.unpacks:
+        loaded = product.before[1].tile_bytes * (knobs.stages - 1) + width
+        shared = knobs.block_m * knobs.block_k * width * knobs.stages
+        shared += knobs.block_n * knobs.block_k * loaded
+    return shared
+
+
 def _is_legal(product: Product, knobs: LadderSettings, device: Device) -> bool:
     exact = _is_exact(product)
     sums = knobs.elements / (knobs.warps * device.warp_size)
@@ -276,5 +293,4 @@ def _is_legal(product: Product, knobs: LadderSettings, device: Device) -> bool:
         return False
     if product.k.size <= knobs.block_k * (knobs.stages - 1) and knobs.stages > 3:
         return False
-    shared = knobs.step_elements * operand_width(product) * knobs.stages
-    return shared <= device.shared_bytes_per_block
+    return _shared_bytes(product, knobs) <= device.shared_bytes_per_block
