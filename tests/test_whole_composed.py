@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -293,8 +294,16 @@ class ScriptedClock(Clock):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
+        self.holds = 0
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        self.holds += 1
+        yield
+        self.holds -= 1
 
     def time(self, call: Callable[[], object]) -> float:
+        assert self.holds == 1
         call()
         forward = self.model.last
         if not isinstance(forward, SegmentForward):
