@@ -369,6 +369,8 @@ def test_a_piece_stays_if_the_whole_gets_faster(proof: Proof, reason: str) -> No
     [
         ({}, "the minutes are used up"),
         ({"minutes": 9.0}, ""),
+        ({"minutes": 9.0, "within": 5.0}, "the minutes are used up"),  # the last proof takes some
+        ({"minutes": 9.0, "within": 7.0}, ""),
         ({"minutes": 9.0, "least_gain": 1.0}, "may save 100% of a forward"),
     ],
 )
