@@ -256,7 +256,55 @@ POSITIVE += [
         problem("pass", "return F.avg_pool2d(F.avg_pool2d(x.relu(), 2), (1, 3))", "2, 3, N, 13"),
     ),
 ]
+STEPS = """h = c = x.new_zeros(3, 7)
+        found = []
+        for t in range(N):
+            {step}
+            found.append({kept})
+        return {result}"""
+JOINED, EACH = (
+    "h = torch.tanh(self.i(torch.cat((x[{}], h), 1)))",
+    "h = (self.a(x[t]) + self.b(h)).relu()",
+)
+IO = "self.i = nn.Linear(12, 7); self.o = nn.Linear(7, 4)"
+AB = "self.a = nn.Linear(5, 7, bias=False); self.b = nn.Linear(7, 7{})"
+CELL = "self.cell = nn.{}(5, 7)"
+FIRST, SECOND = "N, 3, 5", "3, N, 5"
+
+
+def steps(layers: str, step: str, kept: str, result: str, inputs: str) -> str:
+    forward = STEPS.format(step=step, kept=kept, result=result)
+    return problem(layers, forward, inputs)
+
+
+STACK = "torch.stack(found, {})"
+ROLL = "hoist-recurrent-input-gemm"
+POSITIVE += [
+    (ROLL, steps(IO, JOINED.format("t"), "self.o(h)", STACK.format(0), FIRST)),
+    (ROLL, steps(IO, JOINED.format(":, t"), "h", STACK.format(1) + ", h", SECOND)),
+    (ROLL, steps(IO, JOINED.format(":, t"), "h", "self.o(h)", SECOND)),  # the last state alone
+    (ROLL, steps(AB.format(", bias=False"), EACH, "h", STACK.format(2), FIRST)),
+    (ROLL, steps(CELL.format("RNNCell"), "h = self.cell(x[t], h)", "h", STACK.format(1), FIRST)),
+    (
+        ROLL,
+        steps(CELL.format("GRUCell"), "h = self.cell(x[:, t], h)", "h", STACK.format(0), SECOND),
+    ),
+    (
+        ROLL,
+        steps(
+            CELL.format("LSTMCell"),
+            "h, c = self.cell(x.unbind(1)[t], (h, c))",
+            "h",
+            STACK.format(-1) + ", c.exp()",
+            SECOND,
+        ),
+    ),
+]
 NEGATIVE = [
+    (ROLL, steps(IO, JOINED.format("t"), "h", "found[1], h", FIRST)),  # one in the middle
+    (ROLL, steps(IO, JOINED.format("N - 1 - t"), "h", STACK.format(0), FIRST)),  # from the end
+    (ROLL, steps(IO, JOINED.format("t") + "; h = h * 2", "h", STACK.format(0), FIRST)),
+    (ROLL, steps(AB.format(""), EACH, "h", STACK.format(0), "N + 1, 3, 5")),  # not all inputs
     (
         MERGE,
         problem(TRANSPOSED.format("3, 2, 1"), "return F.avg_pool2d(self.conv(x), 3)", "2, 3, N, 6"),

@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -293,8 +294,16 @@ class ScriptedClock(Clock):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
+        self.holds = 0
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        self.holds += 1
+        yield
+        self.holds -= 1
 
     def time(self, call: Callable[[], object]) -> float:
+        assert self.holds == 1
         call()
         forward = self.model.last
         if not isinstance(forward, SegmentForward):
@@ -360,6 +369,8 @@ def test_a_piece_stays_if_the_whole_gets_faster(proof: Proof, reason: str) -> No
     [
         ({}, "the minutes are used up"),
         ({"minutes": 9.0}, ""),
+        ({"minutes": 9.0, "within": 5.0}, "the minutes are used up"),  # the last proof takes some
+        ({"minutes": 9.0, "within": 7.0}, ""),
         ({"minutes": 9.0, "least_gain": 1.0}, "may save 100% of a forward"),
     ],
 )

@@ -1,28 +1,40 @@
-"""Run `kmem optimize --pieces` on many models, each for so many minutes, and write a table.
+"""Run `kmem optimize --pieces` on many models, each within so many minutes, and write a table.
 
 For KernelBench level 3 and for the models that ship, on a machine with a GPU:
 
-    python tools/run_models.py KernelBench/level3 --out runs/level3
+    python tools/run_models.py KernelBench/level3 --out runs/level3 --jobs 6
     python tools/run_models.py problems/models --out runs/models
-    python tools/run_models.py problems/models/vit.py --minutes 3 --out runs/smoke  # a look first
+    python tools/run_models.py problems/models/vit.py --within 4 --out runs/smoke  # a look first
+    python tools/run_models.py KernelBench/level3 --out runs/level3 --jobs 6 --dry  # how long
 
-What has finished is not done again, so a run that was ended goes on with the same command. The
-table in DIR has one row a model; rows.jsonl beside it has all figures. A model's gain is over the
-best other way to run it that is launched alike, eager among them; under CUDA graphs it is over the
-best that is under CUDA graphs too.
+Each model ends within `--within` minutes, baselines and proofs included. `--jobs` run side by side
+on one card: search and compilation do, timings take turns. What has finished is not done again, so
+a run that was ended goes on with the same command. The table in DIR has one row a model; rows.jsonl
+beside it has all figures. A model's gain is over the best other way to run it that is launched
+alike, eager among them; under CUDA graphs it is over the best that is under CUDA graphs too.
+
+`--dry` plans every model without a GPU (some ten seconds each) and says how long all would take.
+What limits a card with many jobs is what nobody can share: timings, and max-autotune's own.
 """
 
 import argparse
 import json
 import math
+import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-#: Beyond a model's own minutes: its last proof with all baselines, and loading.
-_GRACE_S = 1200
+#: Beyond a model's minutes, for what was begun just before; then it is ended.
+_GRACE_S = 120
+#: Of one model, in seconds: until its baselines are begun (two processes load torch and capture),
+#: its baselines, and the last proof. Of those the GPU is held alone, for max-autotune's timings and
+#: for one piece that is tried. Guesses, in whose place figures of an earlier run are put.
+_OPENING_S, _BASELINES_S, _PROOF_S = 40.0, 120.0, 60.0
+_HELD_S, _HELD_BY_PIECE_S = 60.0, 15.0
 _PLAIN = ("compile", "max_autotune")
 _COLUMNS = ("eager", "best", "ours", "gain", "best_graph", "graph", "graph_gain")
 _GRAPHS = ("eager_graph", "compile_graph", "max_autotune_graph")
@@ -34,25 +46,81 @@ def main() -> None:
     place = asked.out / "rows.jsonl"
     rows = [json.loads(line) for line in place.read_text().splitlines()] if place.exists() else []
     done = {row["file"] for row in rows}
-    for file in _models(asked.models):
-        if str(file) in done:
-            continue
-        row = _run(file, asked)
-        rows.append(row)
-        with place.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(row) + "\n")
-        sys.stderr.write(f"{_describe(row)}\n")
-        (asked.out / "table.md").write_text(_table(rows), encoding="utf-8")
+    files = [file for file in _models(asked.models) if str(file) not in done]
+    if asked.dry:
+        sys.stdout.write(_outlook([_plan(file, asked) for file in files], rows, asked))
+        return
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        for ended in as_completed([pool.submit(_run, file, asked) for file in files]):
+            row = ended.result()
+            rows.append(row)
+            with place.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(row) + "\n")
+            sys.stderr.write(f"{_describe(row)}\n")
+            rows.sort(key=lambda row: _number(Path(row["file"])))
+            (asked.out / "table.md").write_text(_table(rows), encoding="utf-8")
 
 
 def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", type=Path, nargs="+", help="files, or directories of them")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=5.0, help="of one model; default: 5")
+    parser.add_argument("--within", type=float, default=10.0, help="minutes of one; default: 10")
     parser.add_argument("--piece-minutes", type=float, default=1.5)
+    parser.add_argument("--jobs", type=int, default=1, help="models at once; default: 1")
+    parser.add_argument("--dry", action="store_true", help="say how long it would take")
     parser.add_argument("--target", help="a device to estimate for, where there is no GPU")
     return parser.parse_args()
+
+
+# --- how long it takes
+
+
+def _plan(file: Path, asked: argparse.Namespace) -> dict[str, Any]:
+    """What would be tried: how many pieces, and why none can be."""
+    command = [sys.executable, "-m", "kmem", "plan", str(file), "--json"]
+    command += ["--target", asked.target or "h200"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    try:
+        found = json.loads(ended.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        said = ended.stderr.strip().splitlines() or ["no word"]
+        return {"name": file.stem, "pieces": 0, "fault": said[-1][:120]}
+    worth = [each for each in found["pieces"] if each["saved_ms"] >= 0.01 * found["total_ms"]]
+    return {"name": file.stem, "pieces": len(worth), "ms": found["total_ms"]}
+
+
+def _outlook(
+    plans: list[dict[str, Any]], rows: list[dict[str, Any]], asked: argparse.Namespace
+) -> str:
+    """Minutes of each model, of all with so many jobs, and what one card is held at least."""
+    known = [row["began_s"] for row in rows if row.get("began_s")]
+    began_s = statistics.median(known) if known else _OPENING_S + _BASELINES_S
+    limit_s = asked.within * 60
+    lines, whole_s, held_s = [], [], 0.0
+    for plan in plans:
+        if "fault" in plan:
+            lines.append(f"{plan['name']}: {plan['fault']}")
+            continue
+        pieces_s = plan["pieces"] * (asked.piece_minutes * 60 + _PROOF_S / 2)
+        takes_s = began_s + pieces_s + _PROOF_S
+        tried = plan["pieces"] * min(1.0, (limit_s - began_s - _PROOF_S) / max(pieces_s, 1.0))
+        whole_s.append(min(limit_s, takes_s))
+        held_s += _HELD_S + _HELD_BY_PIECE_S * tried
+        cut = f", {tried:.0f} of which fit" if takes_s > limit_s else ""
+        lines.append(
+            f"{plan['name']}: {whole_s[-1] / 60:.1f} min, {plan['pieces']} pieces{cut}, "
+            f"eager {plan['ms']:.3g} ms"
+        )
+    ends = [0.0] * asked.jobs
+    for each in whole_s:  # in their order, each where one ends first
+        ends[ends.index(min(ends))] += each
+    source = f"{len(known)} rows" if known else "guesses"
+    lines.append(
+        f"\n{len(whole_s)} models with {asked.jobs} at once: {max(ends) / 60:.0f} min, and not "
+        f"less than the {held_s / 60:.0f} min that they hold the card alone (from {source})"
+    )
+    return "\n".join(lines) + "\n"
 
 
 def _models(places: list[Path]) -> list[Path]:
@@ -72,13 +140,14 @@ def _number(file: Path) -> tuple[int, str]:
 def _run(file: Path, asked: argparse.Namespace) -> dict[str, Any]:
     out = asked.out / file.stem
     command = [sys.executable, "-m", "kmem", "optimize", str(file), "--pieces", "--json"]
-    command += ["--minutes", f"{asked.minutes:g}", "--piece-minutes", f"{asked.piece_minutes:g}"]
+    command += ["--within", f"{asked.within:g}", "--minutes", f"{asked.within:g}"]
+    command += ["--piece-minutes", f"{asked.piece_minutes:g}"]
     command += ["--out", str(out), *(["--target", asked.target] if asked.target else [])]
     started = time.monotonic()
     row: dict[str, Any] = {"file": str(file), "name": file.stem}
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=asked.minutes * 60 + _GRACE_S
+            command, capture_output=True, text=True, timeout=asked.within * 60 + _GRACE_S
         )
     except subprocess.TimeoutExpired:
         return {**row, "fault": "it has not ended", "seconds": time.monotonic() - started}

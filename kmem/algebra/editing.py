@@ -9,13 +9,16 @@ site behind it, is named as before.
     return editor.replaced(total)  # "mean" is that sum now; what nothing reads is gone
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kmem.problem.graph import Arg, Literal, Node, OpGraph, Ref
 from kmem.records import TensorSpec
 
 CONTIGUOUS = Literal("torch.contiguous_format")
+#: Between the name of the node that new ones stand in front of, and their numbers.
+_NEW = "_r"
 
 
 class CannotRewrite(Exception):
@@ -58,6 +61,25 @@ class GraphEditor:
         self._specs[node.name] = node.spec
         return Ref(node.name)
 
+    def several(self, target: str, *args: Arg) -> tuple[Ref, ...]:
+        """A new node, and the values that it makes.
+
+        Raises CannotRewrite: if torch refuses the call, or its result is a single tensor.
+        """
+        node = Node(self._free_name(), target, args, {}, None)
+        specs = _infer_any(node, self._specs)
+        if isinstance(specs, TensorSpec):
+            raise CannotRewrite(f"{target} makes one tensor")
+        self._new.append(replace(node, output=specs))
+        self._specs[node.name] = specs[0]  # the name is taken
+        found = []
+        for place, spec in enumerate(specs):
+            taker = Node(self._free_name(), "getitem", (Ref(node.name), place), {}, spec)
+            self._new.append(taker)
+            self._specs[taker.name] = spec
+            found.append(Ref(taker.name))
+        return tuple(found)
+
     def after(self, target: str, *args: Arg) -> None:
         """A node behind the one that is replaced, for what it does to a value that it is given."""
         self._after.append(self._inferred(Node(self._free_name(), target, args, {}, None)))
@@ -74,23 +96,31 @@ class GraphEditor:
         Raises CannotRewrite: if that has another shape or dtype than the old value, or if what
             reads it does not take its strides.
         """
-        old, new = self.graph.spec(self.at), self.spec(value)
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise CannotRewrite(f"{self.at} is {old}, what replaces it {new}")
-        is_output = self.at in self.graph.outputs
-        if not self._new or value.name != self._new[-1].name:
-            value = self.call("aten.clone.default", value)
-        if is_output and not _same_layout(old, self.spec(value)):
-            self.call("aten.clone.default", value, memory_format=CONTIGUOUS)
-        last = self._new[-1]
+        return self.replaced_all({self.at: value})
+
+    def replaced_all(self, values: Mapping[str, Ref]) -> OpGraph:
+        """The graph in which new values stand for what several nodes make, `at` first among them.
+
+        Raises CannotRewrite: as `replaced`.
+        """
+        names: dict[str, str] = {}
+        for name, value in values.items():
+            old, new = self.graph.spec(name), self.spec(value)
+            if (old.shape, old.dtype) != (new.shape, new.dtype):
+                raise CannotRewrite(f"{name} is {old}, what replaces it {new}")
+            if value.name in names or all(value.name != node.name for node in self._new):
+                value = self.call("aten.clone.default", value)
+            if name in self.graph.outputs and not _same_layout(old, self.spec(value)):
+                value = self.call("aten.clone.default", value, memory_format=CONTIGUOUS)
+            names[value.name] = name
         nodes = []
         for node in self.graph.nodes:
             if node.name == self.at:
-                nodes += [new for new in self._new if new is not last]
-                nodes.append(replace(last, name=self.at))
-                nodes += self._after
-            else:
+                nodes += [_renamed(new, names) for new in self._new]
+            if node.name not in values:
                 nodes.append(node)
+            elif node.name == self.at:
+                nodes += self._after
         return self._inferred_anew(_without_dead(nodes, self.graph.outputs))
 
     def forgotten(self, value: Ref) -> OpGraph:
@@ -109,9 +139,9 @@ class GraphEditor:
     def _free_name(self) -> str:
         taken = {*self._specs, *(node.name for node in (*self.graph.nodes, *self._after))}
         number = 1
-        while f"{self.at}_r{number}" in taken:
+        while f"{self.at}{_NEW}{number}" in taken:
             number += 1
-        return f"{self.at}_r{number}"
+        return f"{self.at}{_NEW}{number}"
 
     def _inferred(self, node: Node) -> Node:
         return replace(node, output=_infer(node, self._specs))
@@ -142,7 +172,19 @@ class GraphEditor:
         return replace(self.graph, nodes=tuple(found))
 
 
+def is_rewritten(name: str) -> bool:
+    """Whether a node is an editor's, by its name; one that took another's place has its name."""
+    return re.search(rf"{_NEW}\d+$", name) is not None
+
+
 def _infer(node: Node, specs: dict[str, TensorSpec]) -> TensorSpec:
+    found = _infer_any(node, specs)
+    if not isinstance(found, TensorSpec):
+        raise CannotRewrite(f"{node.target} makes several tensors")
+    return found
+
+
+def _infer_any(node: Node, specs: dict[str, TensorSpec]) -> TensorSpec | tuple[TensorSpec, ...]:
     from kmem.algebra.inferring import infer_output  # loads torch, which matching does not need
 
     try:
@@ -155,6 +197,12 @@ def _same_layout(one: TensorSpec, other: TensorSpec) -> bool:
     return all(
         size == 1 or a == b for size, a, b in zip(one.shape, one.stride, other.stride, strict=True)
     )
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    for old, new in names.items():
+        node = _reading(node, old, Ref(new))
+    return replace(node, name=names.get(node.name, node.name))
 
 
 def _reading(node: Node, old: str, new: Ref) -> Node:

@@ -15,13 +15,15 @@ from kmem.problem.trace import tensor_spec
 from kmem.records import TensorSpec
 
 
-def infer_output(node: Node, specs: Mapping[str, TensorSpec]) -> TensorSpec:
-    """Shape, dtype and strides of the tensor that a node makes.
+def infer_output(
+    node: Node, specs: Mapping[str, TensorSpec]
+) -> TensorSpec | tuple[TensorSpec, ...]:
+    """Shape, dtype and strides of the tensor that a node makes, or of each of several.
 
     Args:
         specs: those of every value that the node reads, by name.
     Raises Exception: whatever torch raises for arguments that do not fit; TypeError where the
-        node makes no single tensor.
+        node makes something else than tensors.
     """
     with quiet_fake_tensors(), FakeTensorMode(), torch.no_grad():
         values = {
@@ -34,6 +36,7 @@ def infer_output(node: Node, specs: Mapping[str, TensorSpec]) -> TensorSpec:
             for name in set(node.refs())
         }
         result = evaluate_node(node, values, device=torch.device("cpu"))
-    if not isinstance(result, torch.Tensor):
-        raise TypeError("it makes no single tensor")
-    return tensor_spec(result)
+    several = result if isinstance(result, tuple | list) else (result,)
+    if not all(isinstance(each, torch.Tensor) for each in several):
+        raise TypeError("it makes something else than tensors")
+    return tensor_spec(result) if several is not result else tuple(map(tensor_spec, several))

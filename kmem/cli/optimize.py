@@ -115,6 +115,7 @@ def _refuse_options_of_models(context: click.Context) -> None:
         "inputs": "--input",
         "piece_minutes": "--piece-minutes",
         "least_gain": "--least-gain",
+        "within": "--within",
         "backward": "--backward",
     }
     for name, said in names.items():

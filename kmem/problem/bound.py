@@ -19,7 +19,7 @@ from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.arithmetic import Work, input_specs
 from kmem.problem.operators.row import Layout, Operator, Traffic
 from kmem.problem.operators.table import find_operator, lowering_of
-from kmem.problem.vendor import convolution_share
+from kmem.problem.vendor import convolution_share, waiting_ms
 from kmem.problem.work import node_work
 from kmem.records import DTYPE_BYTES, Bound, Contract, Device, Precision, TensorSpec
 
@@ -144,7 +144,7 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
     work = replace(work, conv_fma=round(work.conv_fma / convolution_share(graph, node)))
     for unit, amount in _eager_units(work, _compute_dtype(graph, node), contract).items():
         seconds.append(amount / (device.peak_flops_per_s[unit] * reached.get(unit, 1.0)))
-    return max(seconds) * 1e3 + device.launch_ms
+    return max(max(seconds) * 1e3, waiting_ms(graph, node)) + device.launch_ms
 
 
 def node_costs_ms(graph: OpGraph, device: Device, contract: Contract) -> dict[str, float]:

@@ -7,9 +7,11 @@ In the order in which a model passes:
 - drawing.py: which operators draw random numbers, and the same numbers drawn again.
 - tidying.py: a captured graph without what only tracing needed.
 - capture.py: a model as graphs of plain operators.
+- loops.py: loops over time in a graph.
 - cut.py: a graph cut into pieces.
 - pieces.py: the pieces of a model, equal ones as one, with what they take and could take.
 - process.py: a question to a process of its own.
+- turns.py: the GPU for one process as long as something is timed.
 - measured.py: what each operator takes, measured where there is a GPU.
 - remembered.py: what memory holds of the pieces.
 - account.py: where the time goes, by operator, submodule, launch and piece.

@@ -115,7 +115,8 @@ def optimize_at_shapes(
     for label, each in at.items():
         say(f"{label}:")
         place = replace(each.piece, out=root / label)
-        share = replace(each, piece=place, minutes=settings.minutes / len(at))
+        within = None if settings.within is None else settings.within / len(at)
+        share = replace(each, piece=place, minutes=settings.minutes / len(at), within=within)
         try:
             results[label] = optimize_model(share, registry, watch, say)
         except ProblemError as ex:  # of this shape; the others may do

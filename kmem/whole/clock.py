@@ -20,6 +20,7 @@ from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.whole.binding import Composed, ModelHandle, bind
 from kmem.whole.oracle import training_step
 from kmem.whole.source import Built
+from kmem.whole.turns import gpu_alone
 
 Call = Callable[[], object]
 
@@ -33,6 +34,8 @@ _LOW, _HIGH = 7, 17
 EAGER = "eager"
 #: Modes of torch.compile by the names of baselines.
 _COMPILED = {"compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
+#: Those that are chosen by timing, and so are compiled with the GPU for themselves.
+_TUNED = ("max_autotune",)
 #: What names of ways that are launched as one CUDA graph end in.
 GRAPH = "_graph"
 #: Seconds for all compiled ways together; what is not ready by then is left out, and said.
@@ -56,6 +59,12 @@ class Wanted:
 
 class Clock:
     """Calls run and timed on the GPU; a stand-in for it serves tests."""
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have the GPU for this process, as every run that times something on it does."""
+        with gpu_alone():
+            yield
 
     def time(self, call: Call) -> float:
         """Milliseconds of the device's clock, from a cold L2 cache."""
@@ -150,18 +159,22 @@ class _Timing:
 
     def _noted(self, name: str, call: Call) -> Call | None:
         """Time a way, called and as a graph; returns the graph."""
-        for _ in range(_WARM_UP):
-            call()
-        self.peaks[name] = self.clock.peak(call)
-        self.times[name] = statistics.median(self.clock.time(call) for _ in range(_PAIRS))
-        made: list[Call | None] = []
-        peak = self.clock.peak(lambda: made.append(self.clock.graph(call)))
-        if made[0] is not None:
-            self.peaks[name + GRAPH] = peak
-            self.times[name + GRAPH] = statistics.median(
-                self.clock.time(made[0]) for _ in range(_PAIRS)
-            )
-        return made[0]
+        if name not in _TUNED:  # what compiles alone disturbs nobody
+            for _ in range(_WARM_UP):
+                call()
+        with self.clock.alone():
+            for _ in range(_WARM_UP):
+                call()
+            self.peaks[name] = self.clock.peak(call)
+            self.times[name] = statistics.median(self.clock.time(call) for _ in range(_PAIRS))
+            made: list[Call | None] = []
+            peak = self.clock.peak(lambda: made.append(self.clock.graph(call)))
+            if made[0] is not None:
+                self.peaks[name + GRAPH] = peak
+                self.times[name + GRAPH] = statistics.median(
+                    self.clock.time(made[0]) for _ in range(_PAIRS)
+                )
+            return made[0]
 
     def _compiled(self, names: Sequence[str]) -> Iterator[tuple[str, Call, Call | None]]:
         """Compiled ways one after another, each with its graph; what fails is left out."""
@@ -209,17 +222,18 @@ class _Timing:
 
     def _ratios(self, one: Call, other: Call) -> list[float]:
         """In order: of the times of pairs, in turns."""
-        for _ in range(_WARM_UP):
-            one()
-            other()
         found = []
-        for number in range(_PAIRS):
-            if number % 2:
-                second = self.clock.time(other)
-                found.append(self.clock.time(one) / second)
-            else:
-                first = self.clock.time(one)
-                found.append(first / self.clock.time(other))
+        with self.clock.alone():
+            for _ in range(_WARM_UP):
+                one()
+                other()
+            for number in range(_PAIRS):
+                if number % 2:
+                    second = self.clock.time(other)
+                    found.append(self.clock.time(one) / second)
+                else:
+                    first = self.clock.time(one)
+                    found.append(first / self.clock.time(other))
         return sorted(found)
 
     @contextmanager

@@ -3,8 +3,8 @@
 A piece is a run of neighbouring nodes, so that pieces can be called one after another. The tree of
 submodules says where to cut: a submodule with few heavy operators (products, convolutions,
 attention, recurrences) is one piece, a larger one is cut into its parts. Light operators join what
-feeds them, or what they feed where they reduce. Views are not handed from piece to piece: who reads
-one makes it anew from what it views.
+feeds them, or what they feed where they reduce. A loop over time (loops.py) is one piece. Views are
+not handed from piece to piece: who reads one makes it anew from what it views.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +15,7 @@ from kmem.problem.operators.row import Convolution, Product, Reduction, Scan
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.records import TensorSpec
 from kmem.whole.drawing import is_random
+from kmem.whole.loops import find_loops
 from kmem.whole.tidying import changes_what_it_reads
 
 #: Heavy operators of a piece: an attention has its four projections and the attention itself.
@@ -66,7 +67,13 @@ def cut(graph: OpGraph, costs: Mapping[str, float]) -> tuple[Piece, ...]:
     Args:
         costs: of each node by name, in milliseconds; views cost nothing.
     """
-    runs = _split(graph, costs, _Run(0, len(graph.nodes)), "")
+    runs = []
+    before = 0
+    for loop in find_loops(graph):
+        runs += _split(graph, costs, _Run(before, loop.start), "")
+        runs.append(_Run(loop.start, loop.end))
+        before = loop.end
+    runs += _split(graph, costs, _Run(before, len(graph.nodes)), "")
     found = [_piece(graph, nodes, costs) for run in runs for nodes in _without_writing(graph, run)]
     return tuple(piece for piece in found if piece is not None)
 

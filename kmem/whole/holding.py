@@ -19,7 +19,7 @@ from kmem.whole.capture import Captured
 from kmem.whole.clock import EAGER
 from kmem.whole.compose import write_composed
 from kmem.whole.pieces import Cost, PieceGroup
-from kmem.whole.proof import Proof, Question, prove
+from kmem.whole.proof import LONGEST_PROOF_S, Proof, Question, prove
 from kmem.whole.source import ModelSource
 from kmem.whole.state import ModelState, PieceState, PieceStatus, write_state
 
@@ -27,6 +27,9 @@ from kmem.whole.state import ModelState, PieceState, PieceStatus, write_state
 _KEPT_BELOW = 0.995
 #: For the model and its baselines, in seconds; else it is held to itself without them.
 _BEGINNING_S = 480.0
+
+#: Of the time that is left, where everything has to end in time; and what a proof gets at least.
+_BEGINNING_SHARE, _LEAST_PROOF_S = 0.4, 60.0
 
 Watch = Callable[[Run], Audience]
 
@@ -51,16 +54,20 @@ class OpenModel:
         return self.directory.root
 
 
-def begin(model: OpenModel, state: ModelState) -> ModelState:
+def begin(model: OpenModel, state: ModelState, spent_s: float = 0.0) -> ModelState:
     """Time the model and its baselines, and hold it to itself as it will be held in the end.
+
+    Args:
+        spent_s: seconds that the run has taken so far.
 
     Raises ProblemError: if no kernel could ever be proved in it, with the reason.
     """
     model.say("holding the model to itself, and timing it")
     asked = replace(_question(model, state), draws=1, baselines=state.settings.compile)
-    proof = prove(asked, gpu=model.present, timeout_s=_BEGINNING_S)
+    limit_s = min(_BEGINNING_S, state.left_s(spent_s) * _BEGINNING_SHARE)
+    proof = prove(asked, gpu=model.present, timeout_s=limit_s)
     if not proof.passed and model.present and asked.baselines:  # compiling may take too long
-        proof = prove(replace(asked, baselines=False), gpu=True, timeout_s=_BEGINNING_S)
+        proof = prove(replace(asked, baselines=False), gpu=True, timeout_s=limit_s)
     if not proof.passed:
         raise ProblemError(
             f"No kernel could be proved in {state.name}: {proof.reason}; "
@@ -101,14 +108,18 @@ def _question(model: OpenModel, state: ModelState) -> Question:
 def hold_to_the_whole(model: OpenModel, state: ModelState, name: str) -> ModelState:
     """Keep a piece that has a kernel only if the model is right with it, and faster."""
     others = len(state.kept) > 1
-    proof = prove(
-        replace(_question(model, state), without=(name,) if others else ()), gpu=model.present
-    )
+    asked = replace(_question(model, state), without=(name,) if others else ())
+    proof = prove(asked, gpu=model.present, timeout_s=_limit_s(state))
     reason = why_dropped(proof, name)
     if not reason:
         return state
     piece = next(each for each in state.pieces if each.name == name)
     return state.with_piece(replace(piece, status=PieceStatus.DROPPED, reason=reason))
+
+
+def _limit_s(state: ModelState) -> float:
+    """Seconds for one more proof, so that a second one has time, too."""
+    return min(LONGEST_PROOF_S, max(_LEAST_PROOF_S, state.left_s(state.seconds) / 2))
 
 
 def why_dropped(proof: Proof, name: str) -> str:
@@ -135,9 +146,10 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
         names = tuple(piece.name for piece in state.kept)
         asked = replace(_question(model, state), without=names if len(names) > 1 else ())
         best = beginning.best if beginning is not None else ()
-        proof = prove(replace(asked, against=best), gpu=model.present)
+        limit_s = _limit_s(state)
+        proof = prove(replace(asked, against=best), gpu=model.present, timeout_s=limit_s)
         if not proof.passed and best:  # compiling the best baseline again may take too long
-            proof = prove(asked, gpu=model.present)
+            proof = prove(asked, gpu=model.present, timeout_s=limit_s)
         if proof.passed:
             return replace(state, proof=json.dumps(asdict(_with_baselines(proof, beginning))))
         culprits = [piece for piece in state.kept if not _holds_alone(model, state, piece)]

@@ -9,6 +9,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from kmem.whole.capture import Captured, build_real, capture
 from kmem.whole.pieces import Cost, estimate_cost
 from kmem.whole.process import answer, ask
 from kmem.whole.source import Built, ModelSource, read_source
+from kmem.whole.turns import gpu_alone
 from kmem.whole.values import given_values
 
 logger = logging.getLogger(__name__)
@@ -81,6 +83,8 @@ def _measure(asked: dict[str, Any]) -> dict[str, Any]:
     with torch.no_grad():
         built = build_real(source, precision, device)
         given = given_values(graph, built)
+        waits = gpu_alone() if device == "cuda" else nullcontext()
+    with torch.no_grad(), waits:
         wall_ms = _time(lambda: built.module(*built.args, **built.kwargs), device)
         _run(graph, given, device)
         with profile(activities=_activities(device)) as seen:

@@ -45,6 +45,9 @@ from kmem.whole.state import (
 
 #: Of a model that falls into more, as an unrolled recurrence does, those that take most.
 MOST_PIECES = 24
+#: What the last proof takes: a share of what the beginning did, which compiles more; between bounds
+#: in seconds. Guesses.
+_PROOF_SHARE, _PROOF_S = 0.4, (45.0, 150.0)
 #: A run of a piece is not begun with less, in minutes.
 _LEAST_MINUTES = 0.2
 
@@ -80,7 +83,7 @@ def optimize_model(
     if known is not None:
         state = known
     else:
-        state = begin(model, state)
+        state = begin(model, state, time.monotonic() - started)
         state = replace(state, began_s=time.monotonic() - started)
         write_state(model.directory, state)
     before_s = state.seconds
@@ -99,7 +102,13 @@ def optimize_model(
 def asked_anew(known: ModelSettings, asked: ModelSettings) -> ModelSettings:
     """A run's settings with other minutes, which may be given later; the rest stays as it was."""
     piece = replace(known.piece, budget=asked.piece.budget)
-    return replace(known, minutes=asked.minutes, least_gain=asked.least_gain, piece=piece)
+    return replace(
+        known,
+        minutes=asked.minutes,
+        least_gain=asked.least_gain,
+        within=asked.within,
+        piece=piece,
+    )
 
 
 def why_finished(known: ModelState) -> str:
@@ -109,8 +118,14 @@ def why_finished(known: ModelState) -> str:
 
 
 def _left_minutes(state: ModelState, spent_s: float) -> float:
-    """Of a run; what was spent on the model itself and its baselines does not count."""
-    return state.settings.minutes - (spent_s - state.began_s) / 60
+    """Of a run; what was spent on the model itself and its baselines does not count.
+
+    Where everything has to end within some minutes, the last proof has its part of them.
+    """
+    left = state.settings.minutes - (spent_s - state.began_s) / 60
+    low, high = _PROOF_S
+    proof_s = min(high, max(low, state.began_s * _PROOF_SHARE))
+    return min(left, (state.left_s(spent_s) - proof_s) / 60)
 
 
 def _refuse_another_model(root: Path, known: ModelSettings, asked: ModelSettings) -> None:

@@ -46,7 +46,7 @@ from kmem.whole.source import Built, read_source
 _MODULE = "kmem.whole.proof"
 #: Elements made by all nodes of a forward up to which the interpreter ends in about a minute.
 MOST_INTERPRETED = 200_000
-_TIMEOUT_S = 900.0
+LONGEST_PROOF_S = 900.0
 _WHY_NOT_TRACED = "what Python keeps or draws is fixed in it; keep it in buffers"
 
 
@@ -120,7 +120,7 @@ class Proof:
         return not self.gains or any(each is not None and each[2] > 1 for each in found)
 
 
-def prove(question: Question, *, gpu: bool, timeout_s: float = _TIMEOUT_S) -> Proof:
+def prove(question: Question, *, gpu: bool, timeout_s: float = LONGEST_PROOF_S) -> Proof:
     """Ask in a process of its own; a crash or a timeout is a proof that failed."""
     try:
         return Proof(**ask(_MODULE, asdict(question), gpu=gpu, timeout_s=timeout_s))

@@ -65,6 +65,7 @@ class ModelSettings:
     least_gain: float = 0.01  # share of the model's time below which no piece is tried
     compile: bool = True  # time the model's compiled forms beside it
     backward: bool = False  # prove and time gradients too
+    within: float | None = None  # minutes of everything, from the first command to the report
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,11 @@ class ModelState:
         before = next(each for each in self.pieces if each.name == piece.name)
         more_ms = (piece.eager_ms - before.eager_ms) * piece.calls
         return replace(self.with_piece(piece), total_ms=self.total_ms + more_ms)
+
+    def left_s(self, spent_s: float) -> float:
+        """Seconds that are left of `within`; endless without."""
+        within = self.settings.within
+        return float("inf") if within is None else within * 60 - spent_s
 
     @property
     def kept(self) -> tuple[PieceState, ...]:

@@ -10,6 +10,7 @@ layers, packed and unbatched sequences.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kmem.algebra.editing import is_rewritten
 from kmem.codegen.settings import read_settings
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
@@ -55,6 +56,7 @@ class Recurrence:
     x: TensorSpec
     out: TensorSpec
     dtype: str
+    is_rounded: bool  # by eager, to TF32
     results: tuple[int, ...]  # which of out, h and c are read
 
     @property
@@ -98,7 +100,7 @@ class PersistentRecurrence(Recipe):
             "block_h": tuple(sorted({min(value, most) for value in (8, 16, 32, 64)})),
             "block_k": tuple(sorted({min(value, most) for value in (64, 128, 256, 512)})),
             "warps": (4, 8),
-            ACCURACY: (0, 1, 2) if detail.dtype == "float32" else (0,),
+            ACCURACY: _rungs(detail),
         }
         return Space(knobs, lambda settings: _is_resident(detail, settings, device))
 
@@ -120,6 +122,12 @@ class PersistentRecurrence(Recipe):
         detail, knobs = site.detail, read_settings(RecurrentSettings, settings)
         rounds = _precision(detail, knobs) == "tf32"
         return Emission((INPUTS, STEPS), _launcher(detail, knobs), own_size_only=rounds)
+
+
+def _rungs(detail: Recurrence) -> tuple[int, ...]:
+    if detail.dtype != "float32":
+        return (0,)
+    return (0, 1, 2) if detail.is_rounded else (1, 2)
 
 
 def _is_resident(detail: Recurrence, settings: Settings, device: Device) -> bool:
@@ -195,6 +203,7 @@ def _site(graph: OpGraph, node: Node) -> Site | None:
         x,
         node.output[0],
         x.dtype,
+        x.dtype == "float32" and not is_rewritten(node.name),  # exact where it was products
         tuple(int(user.args[1]) for user in takers),
     )
     return Site(

@@ -63,6 +63,7 @@ def run_model(
         pieces.least_gain,
         compile="compile" in options.budget.baselines,
         backward=pieces.backward,
+        within=pieces.within,
     )
     if shapes is not None:
         _carry_out_shapes(AskedShapes(settings, shapes), registry, as_json=as_json)

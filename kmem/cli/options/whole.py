@@ -60,6 +60,12 @@ class PieceOptions:
         help="Most minutes for one piece; --minutes are those of all pieces, by default 30. Before "
         "them up to 4 go to the model's baselines, on a GPU.",
     )
+    within: float | None = option(
+        "--within",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Minutes within which all of it ends, baselines and the last proof included; pieces "
+        "get what those leave of --minutes.",
+    )
     least_gain: float = option(
         "--least-gain",
         type=click.FloatRange(min=0, max=1),

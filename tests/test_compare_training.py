@@ -1,0 +1,83 @@
+"""tools/compare_training.py: a loss curve with kernels beside eager's, and eager's noise."""
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_whole_composed import composed_of
+
+TOOL = Path(__file__).parents[1] / "tools" / "compare_training.py"
+MODEL = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into = torch.nn.Linear(16, 32)
+        self.out = torch.nn.Linear(32, 4)
+    def forward(self, x):
+        return self.out(torch.tanh(self.into(x)))
+def get_inputs():
+    return [torch.randn(8, 16)]
+"""
+#: The piece as it is, its results through a kernel that has no backward.
+KERNEL = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def scale(x, y, COUNT: tl.constexpr, BY: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    tl.store(y + at, tl.load(x + at) * BY)
+
+class ModelNew(Model):
+    def forward(self, *inputs):
+        x = super().forward(*inputs).detach()
+        y = torch.empty_like(x)
+        scale[(1,)](x, y, x.numel(), {by})
+        return y
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("by", "same"), [("1.0", True), ("1.1", False)])
+def test_a_curve_with_kernels_is_held_to_eagers_noise(
+    by: str, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, out = tmp_path / "net.py", tmp_path / "out"
+    place.write_text(MODEL, encoding="utf-8")
+    composed_of(str(place), tmp_path, KERNEL.format(by=by), backward=True)
+    words = [str(place), "--run", str(tmp_path / "composed"), "--out", str(out), "--steps", "9"]
+    monkeypatch.setattr("sys.argv", [str(TOOL), *words, "--rate", "1e-2"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(TOOL), run_name="__main__")
+    found = json.loads((out / "verdict.json").read_text(encoding="utf-8"))
+    assert found["same"] is same and ended.value.code == (0 if same else 1)
+    first, last, ours = found["first_and_last_loss"]
+    assert last < first and (ours == pytest.approx(last, rel=1e-3)) is same
+    lines = (out / "curves.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "step,eager,kmem,noise_low,noise_high" and len(lines) == 10
+
+
+@pytest.fixture(scope="module")
+def judge() -> Any:
+    return runpy.run_path(str(TOOL))["judge"]
+
+
+@pytest.mark.parametrize(
+    ("factors", "spread", "same", "reason"),
+    [
+        ([1.001, 0.999, 1.001], 0.01, True, "within eager's noise"),
+        ([1.01, 1.02, 1.03], 0.001, False, "beyond eager's noise"),
+        ([1.0005, 1.0005, 1.0005], 1e-5, True, "no step differs by 0.1%"),
+        ([1.0, float("nan"), 1.0], 0.01, False, "a loss is not finite"),
+    ],
+)
+def test_a_verdict_says_by_what_curves_are_the_same(
+    factors: list[float], spread: float, same: bool, reason: str, judge: Any
+) -> None:
+    eager = [3.0, 2.0, 1.0]
+    noise = [[x * (1 + spread * (k - 9) / 9) for x in eager] for k in range(19)]
+    found = judge([a * b for a, b in zip(eager, factors, strict=True)], eager, noise)
+    assert found.same is same and reason in found.reason

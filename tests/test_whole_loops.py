@@ -1,0 +1,67 @@
+"""Loops over time in a graph: one piece where steps share weights and go on from one another."""
+
+from pathlib import Path
+
+import pytest
+
+from kmem.devices import named_target
+from kmem.problem.graph import OpGraph
+from kmem.records import Contract
+from kmem.testing import trace_source
+from kmem.whole.capture import capture
+from kmem.whole.loops import find_loops
+from kmem.whole.pieces import estimate_cost, find_pieces
+from kmem.whole.source import read_source
+
+H200 = named_target("h200")
+MODEL = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step = torch.nn.Linear(16, 8)
+        self.cell = torch.nn.GRUCell(8, 8)
+        self.out = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(9)))
+    def forward(self, x):
+        x = torch.exp(x)
+        h, found = x.new_zeros(4, 8), []
+        {loop}
+        return self.out(torch.stack(found))
+def get_inputs():
+    return [torch.randn(12, 4, 8)]
+"""
+STEPS = "for t in range({}):\n            {}\n            found.append(h)"
+JOINED = "h = torch.relu(self.step(torch.cat((x[t], h), 1)))"
+
+
+def graph_of(loop: str) -> OpGraph:
+    return trace_source(MODEL.format(loop=loop))[1]
+
+
+@pytest.mark.parametrize(
+    ("loop", "inside"),
+    [
+        (STEPS.format(12, JOINED), 12 * 4 + 1),  # with the stack
+        (STEPS.format(9, "h = self.cell(x[t], h)"), 9 * 2 + 1),
+        (STEPS.format(4, JOINED), 0),  # few
+        (STEPS.format(12, "h = torch.relu(self.step(torch.cat((x[t], x[0]), 1)))"), 0),  # apart
+        (STEPS.format(12, "h = torch.relu(h * x[t])"), 0),  # nothing is multiplied by weights
+    ],
+)
+def test_a_loop_is_steps_that_share_weights_and_go_on(loop: str, inside: int) -> None:
+    graph = graph_of(loop)
+    found = [graph.nodes[each.start : each.end] for each in find_loops(graph)]
+    assert [len(nodes) for nodes in found] == ([inside] if inside else [])
+    if inside:
+        assert found[0][-1].target == "aten.stack.default"
+
+
+def test_a_loop_is_a_piece_of_its_own(tmp_path: Path) -> None:
+    place = tmp_path / "net.py"
+    place.write_text(MODEL.format(loop=STEPS.format(12, JOINED)), encoding="utf-8")
+    captured = capture(read_source(str(place)))
+    cost = estimate_cost(captured, H200, Contract())
+    groups = find_pieces(captured, cost, H200, Contract())
+    (loop,) = [group for group in groups if "stack" in group.operators]
+    assert loop.operators.count("linear") == 12 and loop.calls == 1
+    assert sum(group.operators.count("linear") * group.calls for group in groups) == 12 + 9

@@ -1,0 +1,297 @@
+"""Train a model with and without kmem's kernels, and say whether the loss curves are the same.
+
+    python tools/compare_training.py problems/models/vit.py --out runs/trained --minutes 20
+    python tools/compare_training.py problems/models/vit.py --run runs/DIR --out runs/trained
+
+The first command makes the kernels, for training; the second takes those of a run. The model learns
+what another of its kind, with weights of its own, returns. On a GPU kernels run as they will, else
+in Triton's interpreter.
+
+What noise is, eager says: it is trained again and again from weights, and on inputs, that are moved
+by as much as one rounding. A curve's distance is the root mean square, over the steps, of how far
+its logarithm is from the mean of those curves. The curves are the same if the distance with kernels
+is not among the largest 5% (of 20 trainings), or if no step differs from eager's by 0.1%.
+
+DIR gets curves.csv, with a line for each step, and verdict.json. The exit code is 1 if they differ.
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+if not torch.cuda.is_available():  # before Triton is imported
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ.setdefault("KMEM_STRICT", "1")  # a kernel must not hide behind what it replaces
+
+import kmem  # noqa: E402
+from kmem.whole.capture import build_real  # noqa: E402
+from kmem.whole.source import Built, ModelSource, read_source  # noqa: E402
+
+#: Batches that are learnt, in turns.
+_BATCHES = 4
+#: Of noise, the share of distances that count as too large; and what nobody would see.
+_LEVEL, _UNSEEN = 0.05, 1e-3
+_LEAST_TRAININGS = 20
+#: One rounding of the types that models compute in; of fp32 as cuDNN's TF32.
+_ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
+_TF32_ROUNDING = 2.0**-11
+_TF32_MODULES = (torch.nn.modules.conv._ConvNd, torch.nn.RNNBase)
+
+Curve = list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is learnt: batches of inputs, and what is to be returned for each."""
+
+    source: ModelSource
+    device: str
+    batches: tuple[Built, ...]
+    wanted: tuple[tuple[torch.Tensor, ...], ...]
+    rate: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A training: its losses, seconds of a step (the median), and calls that kernels served."""
+
+    losses: Curve
+    step_s: float
+    served: int = 0
+    passed_on: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether curves are the same, and by what."""
+
+    same: bool
+    reason: str
+    distance: float  # with kernels
+    noise: float  # the largest of eager's
+    p: float
+    largest: float  # of the relative differences between both curves
+
+
+def judge(kernels: Curve, eager: Curve, noise: Sequence[Curve]) -> Verdict:
+    """Hold the curve with kernels to eager's, and to how far eager's own lie apart."""
+    every = [_logs(each) for each in (eager, *noise)]
+    distances = [
+        _distance(curve, [other for other in every if other is not curve]) for curve in every
+    ]
+    found = _distance(_logs(kernels), every)
+    p = (1 + sum(each >= found for each in distances)) / (1 + len(distances))
+    largest = max(abs(a - b) / abs(b) for a, b in zip(kernels, eager, strict=True))
+    if not all(map(math.isfinite, kernels)):
+        return Verdict(False, "a loss is not finite", found, max(distances), p, largest)
+    if p > _LEVEL:
+        return Verdict(True, "it is within eager's noise", found, max(distances), p, largest)
+    if largest < _UNSEEN:
+        reason = f"no step differs by {_UNSEEN:.1%}, though it is beyond eager's noise"
+        return Verdict(True, reason, found, max(distances), p, largest)
+    return Verdict(False, "it is beyond eager's noise", found, max(distances), p, largest)
+
+
+def _logs(curve: Curve) -> Curve:
+    return [math.log(max(each, 1e-300)) if math.isfinite(each) else math.inf for each in curve]
+
+
+def _distance(curve: Curve, others: Sequence[Curve]) -> float:
+    means = map(statistics.fmean, zip(*others, strict=True))
+    squares = [(one - mean) ** 2 for one, mean in zip(curve, means, strict=True)]
+    return math.sqrt(statistics.fmean(squares))
+
+
+# --- training
+
+
+def make_task(source: ModelSource, device: str, steps: int, rate: float) -> Task:
+    """Batches as the source draws them, and what a model with other weights returns for them."""
+    torch.manual_seed(1)
+    teacher = build_real(source, device=device)
+    batches, wanted = [], []
+    for number in range(_BATCHES):
+        torch.manual_seed(100 + number)
+        batch = Built(teacher.module, *_drawn_again(teacher)) if number else teacher
+        batches.append(batch)
+        with torch.no_grad():
+            wanted.append(tuple(_outputs(batch)))
+    return Task(source, device, tuple(batches), tuple(wanted), rate, steps)
+
+
+def train(task: Task, run: Path | None = None, noise: int = 0) -> Trained:
+    """Losses of a training from the same weights.
+
+    Args:
+        run: whose kernels are used; eager's without.
+        noise: the seed of roundings of weights and inputs; none with 0.
+    """
+    torch.manual_seed(0)
+    model = build_real(task.source, device=task.device).module
+    generator = torch.Generator(task.device).manual_seed(noise)
+    unit = _unit(model)
+    if noise:
+        with torch.no_grad():
+            for each in model.parameters():
+                each.copy_(_moved(each, generator, unit))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=task.rate)
+    handle = kmem.apply(model, kmem.load(run)) if run is not None else None
+    losses, seconds = [], []
+    for step in range(task.steps):
+        batch, wanted = (each[step % _BATCHES] for each in (task.batches, task.wanted))
+        args, kwargs = batch.args, dict(batch.kwargs)
+        if noise:
+            args, kwargs = pytree.tree_map(
+                lambda leaf: _moved(leaf, generator, unit), (args, kwargs)
+            )
+        torch.manual_seed(step)  # of dropout
+        started = time.perf_counter()
+        loss = _loss(_outputs(Built(model, args, kwargs)), wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())  # waits for the device
+        seconds.append(time.perf_counter() - started)
+    if handle is None:
+        return Trained(losses, statistics.median(seconds))
+    standings = handle.status()
+    served = sum(each.served for each in standings)
+    passed_on = "; ".join(each.reason for each in standings if each.passed_on)
+    handle.undo()
+    return Trained(losses, statistics.median(seconds), served, passed_on)
+
+
+def _outputs(built: Built) -> list[torch.Tensor]:
+    found = pytree.tree_leaves(built.module(*built.args, **built.kwargs))
+    return [each for each in found if isinstance(each, torch.Tensor) and each.is_floating_point()]
+
+
+def _loss(found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> torch.Tensor:
+    return sum(
+        torch.nn.functional.mse_loss(one.float(), other.float())
+        for one, other in zip(found, wanted, strict=True)
+    )
+
+
+def _unit(model: torch.nn.Module) -> float:
+    """One rounding of what a model computes in."""
+    dtypes = {each.dtype for each in model.parameters()}
+    unit = max((_ROUNDING.get(each, 2.0**-53) for each in dtypes), default=2.0**-24)
+    rounds = torch.cuda.is_available() and any(
+        isinstance(each, _TF32_MODULES) for each in model.modules()
+    )
+    return max(unit, _TF32_ROUNDING) if rounds else unit
+
+
+def _moved(value: Any, generator: torch.Generator, unit: float) -> Any:
+    """A floating tensor with each element moved by one rounding at most."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    coins = torch.rand(value.shape, generator=generator, device=value.device) * 2 - 1
+    return (value.float() * (1 + coins * unit)).to(value.dtype)
+
+
+def _drawn_again(built: Built) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the same shapes, strides and spread."""
+
+    def draw(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.dtype is torch.bool or not leaf.numel():
+            return leaf
+        if not leaf.is_floating_point():
+            return leaf.flatten()[torch.randperm(leaf.numel(), device=leaf.device)].view_as(leaf)
+        values = leaf.float()
+        new = torch.randn(leaf.shape, device=leaf.device) * values.std(unbiased=False)
+        new += values.mean()
+        return (new.abs() if bool((values >= 0).all()) else new).to(leaf.dtype)
+
+    args, kwargs = pytree.tree_map(draw, (built.args, dict(built.kwargs)))
+    return args, kwargs
+
+
+# --- the command
+
+
+def main() -> int:
+    asked = _read_arguments()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    run = asked.run or _make_kernels(asked)
+    source = read_source(asked.model, asked.input, mode="train")
+    task = make_task(source, device, asked.steps, asked.rate)
+    eager = train(task)
+    ours = train(task, run)
+    noise = [train(task, noise=seed).losses for seed in range(1, asked.trainings)]
+    verdict = judge(ours.losses, eager.losses, noise)
+    with (asked.out / "curves.csv").open("w", encoding="utf-8", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(["step", "eager", "kmem", "noise_low", "noise_high"])
+        for step, (one, two) in enumerate(zip(eager.losses, ours.losses, strict=True)):
+            others = [curve[step] for curve in noise] or [one]
+            lines.writerow([step, one, two, min(others), max(others)])
+    ran = bool(ours.served) and not ours.passed_on
+    data = {
+        "model": asked.model,
+        "device": torch.cuda.get_device_name() if device == "cuda" else "Triton's interpreter",
+        "steps": asked.steps,
+        "trainings": asked.trainings,
+        "same": verdict.same and ran,
+        "reason": verdict.reason if ran else f"kernels did not run: {ours.passed_on or 'no call'}",
+        "distance": verdict.distance,
+        "noise": verdict.noise,
+        "p": verdict.p,
+        "largest_difference": verdict.largest,
+        "first_and_last_loss": [eager.losses[0], eager.losses[-1], ours.losses[-1]],
+        "eager_step_ms": eager.step_s * 1e3,
+        "kmem_step_ms": ours.step_s * 1e3,
+    }
+    text = json.dumps(data, indent=1)
+    (asked.out / "verdict.json").write_text(f"{text}\n", encoding="utf-8")
+    sys.stdout.write(f"{text}\n")
+    return 0 if data["same"] else 1
+
+
+def _make_kernels(asked: argparse.Namespace) -> Path:
+    """A run for training, beside the curves; one that was ended goes on."""
+    run: Path = asked.out / "run"
+    command = [sys.executable, "-m", "kmem", "optimize", asked.model, "--pieces", "--backward"]
+    command += ["--mode", "train", "--out", str(run), "--minutes", f"{asked.minutes:g}"]
+    command += [word for each in asked.input for word in ("--input", each)]
+    command += [*(["--target", asked.target] if asked.target else [])]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env=environment)
+    return run
+
+
+def _read_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="a model as kmem optimize takes it")
+    parser.add_argument("--run", type=Path, help="of the model with --mode train --backward")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--input", action="append", default=[], help="as of kmem optimize")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--trainings", type=int, default=_LEAST_TRAININGS, help="of eager")
+    parser.add_argument("--rate", type=float, default=1e-4, help="of AdamW; default: 1e-4")
+    parser.add_argument("--minutes", type=float, default=20.0, help="for kernels, without --run")
+    parser.add_argument("--target", help="a device to estimate for, where there is no GPU")
+    asked = parser.parse_args()
+    if asked.trainings < _LEAST_TRAININGS:
+        parser.error(f"--trainings {asked.trainings} show no 5%; {_LEAST_TRAININGS} do")
+    return asked
+
+
+if __name__ == "__main__":
+    sys.exit(main())
