@@ -11,12 +11,14 @@ ROWS, COLS = 4096, 65536
 def softmax_rows(x_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * n_cols
     lanes = tl.arange(0, BLOCK)
-    top = tl.load(x_ptr + row + lanes)
-    total = tl.full((BLOCK,), 1.0, x_ptr.dtype.element_ty)
-    for start in range(BLOCK, n_cols, BLOCK):
+    top = tl.full((BLOCK,), float("-inf"), x_ptr.dtype.element_ty)
+    total = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
+    for start in range(0, n_cols, BLOCK):
         x = tl.load(x_ptr + row + start + lanes)
         higher = tl.maximum(top, x)
-        total = total * tl.exp(top - higher) + tl.exp(x - higher)
+        # a lane that has seen nothing but -inf has a sum of 0, not -inf - -inf
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        total = total * tl.exp(top - shift) + tl.exp(x - shift)
         top = higher
     peak = tl.max(top, axis=0)
     whole = tl.sum(total * tl.exp(top - peak), axis=0)
