@@ -2,10 +2,10 @@
 
 `OPERATORS` maps every operator name to its family; which name an operator of a traced graph has
 stands in kmem/problem/operators/. `GRAPH_PATTERNS` are what a graph shows beside its operators
-(kmem/problem/patterns.py). `SIGNATURE_METRICS` are the dimensions that a diagnosis can use,
-whatever profiler filled them; `KNOB_ROLES` are the words in which recipes and moves speak of knobs.
-A name outside these tables is a load error wherever it is read, so
-that a rule can never silently not match.
+(kmem/problem/patterns.py), `SOURCE_FEATURES` what a kernel's text is made of. `SIGNATURE_METRICS`
+are the dimensions that a diagnosis can use, whatever profiler filled them; `KNOB_ROLES` are the
+words in which recipes and moves speak of knobs. A name outside these tables is a load error
+wherever it is read, so that a rule can never silently not match.
 """
 
 from dataclasses import dataclass
@@ -96,6 +96,28 @@ GRAPH_PATTERNS: dict[str, GraphPattern] = {
     "unfolded_product": GraphPattern("a product reads unfolded windows", "conv"),
     "permuted_product": GraphPattern("a product between two turns of a tensor", "pointwise_conv"),
 }
+
+
+#: What a kernel's Triton text is made of (kmem/profile/structure.py): how many of each.
+SOURCE_FEATURES: dict[str, str] = {
+    "loads": "loads from global memory",
+    "stores": "stores to global memory",
+    "masks": "loads and stores that have a mask",
+    "gathers": "loads from addresses that were themselves loaded",
+    "rereads": "arguments that two loops, one behind the other, load from",
+    "dots": "products for the tensor cores (tl.dot)",
+    "loops": "loops that are not unrolled",
+    "unrolled": "loops that tl.static_range unrolls",
+    "atomics": "atomic updates",
+    "reductions": "reductions over lanes (tl.sum, tl.max)",
+    "scans": "scans over lanes (tl.cumsum, tl.associative_scan)",
+    "specials": "exponentials, logarithms, roots and the like",
+    "divisions": "quotients and remainders that differ from lane to lane",
+    "turns": "tiles that are transposed or permuted",
+}
+
+#: Those that are a fault by themselves: a skill that demands one is about mending it.
+SYMPTOMS = frozenset({"gathers", "rereads", "atomics"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from kmem.cli.display.skills import (
+    describe_gates,
     describe_status,
     describe_track_record,
     hit_data,
@@ -118,8 +119,8 @@ def list_skills(registry: Registry, options: ListOptions, as_json: bool = False)
 def show_skill(registry: Registry, name: str, as_json: bool) -> None:
     """Show a skill's text and what it has earned.
 
-    After the text: where it stands and why, and its track record, the outcomes measured here or
-    imported.
+    After the text: what it asks of a kernel and where it is forbidden, where it stands and why, and
+    its track record, the outcomes measured here or imported.
     """
     from kmem.curate.sources import skill_source  # git and the network, which a search has not
 
@@ -141,6 +142,7 @@ def show_skill(registry: Registry, name: str, as_json: bool) -> None:
         return
     print_markdown(
         f"# {skill.name}\n\n{skill.description}\n\n{skill.body}",
+        f"## Combinations\n\n{describe_gates(skill)}",
         f"## Status\n\n{describe_status(standing, origin)}",
         f"## Track record\n\n{describe_track_record(records)}",
     )

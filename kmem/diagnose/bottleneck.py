@@ -100,6 +100,7 @@ def diagnose(
         tests=() if fired else _tests(possible, limiter),
         operators=profile.operators or (),
         patterns=profile.patterns,
+        structure=profile.structure,
         launches=_launch_shares(profile, device),
     )
     served = launch.serves if launch and launch.serves else ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kmem.records import Contract, Diagnosis, Precision
 from kmem.skills import Skill
-from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS
+from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS, SOURCE_FEATURES, SYMPTOMS
 
 #: Kinds of tests that may be given up so that something can be offered, in this order.
 RELAXABLE = ("signature", "bottleneck", "operator")
@@ -31,8 +31,8 @@ class Verdict:
     `strength` is the share of the skill's typed tests that are known to hold (1.0 if it has none);
     a condition on an unknown figure counts UNKNOWN, and nothing where the graph shows the matter.
     `relevance`, 0 to 1, says how closely the skill is about this very case; see `Gate.relevance`.
-    `refused` names the kinds of tests (RELAXABLE, "architecture", "precision") that are known not
-    to hold.
+    `refused` names the kinds of tests (RELAXABLE, "architecture", "precision", "forbidden") that
+    are known not to hold.
     """
 
     strength: float
@@ -48,7 +48,7 @@ class Verdict:
     def is_forbidden(self) -> bool:
         """Whether the skill may not be used here whatever else is relaxed.
 
-        It would not run, or not be accurate enough.
+        It would not run, not be accurate enough, or undo what the kernel rests on.
         """
         return bool(self.refused - set(RELAXABLE))
 
@@ -106,6 +106,9 @@ class Gate:
         self._archs: dict[tuple[str, ...], bool] = {}
         self._treated = (diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else ()
         self._possible = diagnosis.possible if diagnosis else ()
+        self._known = diagnosis.known if diagnosis else {}
+        structure = diagnosis.structure if diagnosis else None
+        self._written_by = structure.skills if structure else ()
         self._operator_tests: dict[tuple[str, ...], tuple[bool | None, str]] = {}
         self._informations: dict[tuple[str, ...], float] = {}
 
@@ -113,10 +116,18 @@ class Gate:
         """Whether `test` would let the skill through."""
         return self.strength(skill) is not None
 
-    def strength(self, skill: Skill) -> float | None:
+    def forbids(self, skill: Skill) -> str:
+        """The combination in words that forbids a skill here; empty if none does."""
+        met = (each for each in skill.forbidden if each.is_met(self._known, self._written_by))
+        return next((f"forbidden where {each}" for each in met), "")
+
+    def strength(self, skill: Skill, *, heed: bool = True) -> float | None:
         """The strength `test` would give a skill it lets through, else None; without the reasons.
 
         Ten thousand skills take milliseconds.
+
+        Args:
+            heed: whether what forbids the skill counts.
         """
         if skill.precision not in self._precisions:
             return None
@@ -126,6 +137,8 @@ class Gate:
             self._archs[skill.arch] = skill.covers_arch(self._query.arch)
         if not self._archs[skill.arch]:
             return None
+        if heed and skill.forbidden and self.forbids(skill):
+            return None
         tests, unknown = 3.0, 0.0
         if self._query.diagnosis is not None:
             if skill.bottlenecks:
@@ -134,17 +147,18 @@ class Gate:
                     return None
                 tests += 1
                 unknown += treats is None
-            values = self._query.diagnosis.signature.values
             shows = self._shows(skill)
-            for condition in skill.signature:
-                holds = condition.holds(values)
+            for condition in (*skill.signature, *skill.structure):
+                holds = condition.holds(self._known)
                 if holds is False:
                     return None
+                if holds is None and condition.metric in SOURCE_FEATURES:
+                    continue  # there is no text to ask
                 if holds is None:
                     unasked = 0.0 if shows else UNKNOWN
                     tests, unknown = tests + unasked, unknown + unasked
                 tests += holds is not None
-        if skill.patterns and self._patterns is not None:
+        if self._asks_graph(skill):
             tests += 1
             unknown += not self._shows(skill)
         unknown += self._match_operators(skill)[0] is None
@@ -157,16 +171,16 @@ class Gate:
             ("architecture", *_match_arch(skill, self._query.arch)),
             ("precision", *_match_precision(skill, self._query.contract)),
         ]
-        if skill.patterns and self._patterns is not None:
+        if self._asks_graph(skill):
             tests.append(("graph", self._shows(skill) or None, self._shown(skill)))
         diagnosis = self._query.diagnosis
         if diagnosis is not None:
             if skill.bottlenecks:
                 tests.append(("bottleneck", self._treats(skill), self._treated_words(skill)))
-            for condition in skill.signature:
-                holds = condition.holds(diagnosis.signature.values)
-                if holds is None and self._shows(skill):
-                    continue  # the graph shows what would be asked of a profile
+            for condition in (*skill.signature, *skill.structure):
+                holds = condition.holds(self._known)
+                if holds is None and (self._shows(skill) or condition.metric in SOURCE_FEATURES):
+                    continue  # the graph shows what would be asked, or there is no text
                 state = {True: "holds", False: "does not hold", None: "unknown"}[holds]
                 tests.append(("signature", holds, f"{condition} {state}"))
         held = sum(answer is True for _, answer, _ in tests)
@@ -174,6 +188,8 @@ class Gate:
         asked = sum(
             UNKNOWN if kind == "signature" and answer is None else 1.0 for kind, answer, _ in tests
         )
+        if forbids := self.forbids(skill):
+            return Verdict(0.0, 0.0, (forbids,), refused | {"forbidden"})
         return Verdict(
             held / asked,
             self.relevance(skill),
@@ -207,14 +223,28 @@ class Gate:
         found = self._operator_tests[skill.operators]
         return (True, self._shown(skill)) if found[0] is not True and self._shows(skill) else found
 
+    def _asks_graph(self, skill: Skill) -> bool:
+        """Whether a pattern is a test of its own, and not another spelling of the operator."""
+        if not skill.patterns or self._patterns is None:
+            return False
+        return self._shows(skill) or not any(
+            GRAPH_PATTERNS[name].spells in skill.operators for name in skill.patterns
+        )
+
     def _shows(self, skill: Skill) -> bool:
-        """Whether the graph has a pattern that the skill acts on."""
-        return bool(self._patterns) and not set(skill.patterns).isdisjoint(self._patterns)
+        """Whether the graph has a pattern that the skill acts on, or the text what it mends."""
+        if self._patterns and not set(skill.patterns).isdisjoint(self._patterns):
+            return True
+        return any(each.metric in SYMPTOMS for each in skill.structure) and all(
+            each.holds(self._known) for each in skill.structure
+        )
 
     def _shown(self, skill: Skill) -> str:
         found = [name for name in skill.patterns if name in (self._patterns or ())]
         if found:
             return f"the graph has a {found[0]}"
+        if self._shows(skill):
+            return f"the text has {' and '.join(map(str, skill.structure))}"
         return f"acts on {', '.join(skill.patterns)}: the graph has none"
 
     def _treated_words(self, skill: Skill) -> str:

@@ -99,6 +99,15 @@ def prescribe_skills(
     allowed = [
         (skill, strength, 0) for skill in skills if (strength := gate.strength(skill)) is not None
     ] or _nearest(skills, gate)
+    # what a combination forbids keeps its place, so that the reasons can say what it left open
+    barred = {
+        skill.name: words for skill in skills if skill.forbidden and (words := gate.forbids(skill))
+    }
+    allowed += [
+        (skill, strength, 0)
+        for skill in skills
+        if skill.name in barred and (strength := gate.strength(skill, heed=False)) is not None
+    ]
     earned = known.posteriors([skill.name for skill, _, _ in allowed])
     candidates = []
     for skill, strength, relaxed in allowed:
@@ -112,10 +121,10 @@ def prescribe_skills(
             entry.skill.name,
             entry.score,
             (*_reasons(entry, gate.test(entry.skill), query.diagnosis), *displaced),
-            claims=entry.skill.predictions(query.diagnosis.signature.values),
+            claims=entry.skill.predictions(query.diagnosis.known),
             saves_ms=_saved_ms(entry.skill, query.diagnosis, entry.candidate.posterior),
         )
-        for entry, displaced in _without_conflicts(offered, limit)
+        for entry, displaced in _without_conflicts(offered, limit, barred)
     )
 
 
@@ -257,17 +266,27 @@ def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) ->
     return [f"expected to save {promised_ms:.3g} ms of at most {headroom_ms:.3g} ms"]
 
 
-def _without_conflicts(ranked: Iterable[_Ranked], limit: int) -> list[tuple[_Ranked, list[str]]]:
-    """The best skills, leaving out each that conflicts with a better one.
+def _without_conflicts(
+    ranked: Iterable[_Ranked], limit: int, barred: Mapping[str, str]
+) -> list[tuple[_Ranked, list[str]]]:
+    """The best skills, leaving out each that is barred or conflicts with a better one.
 
     Each comes with reasons that name those it displaced.
+
+    Args:
+        barred: name -> what forbids it.
     """
     chosen: list[_Ranked] = []
     displaced: dict[str, list[str]] = {}
+    left_out: list[str] = []
     for entry in ranked:
+        if words := barred.get(entry.skill.name):
+            left_out.append(f"offered instead of {entry.skill.name}: {words}")
+            continue
         rival = next((other for other in chosen if _conflict(entry.skill, other.skill)), None)
         if rival is None:
             chosen.append(entry)
+            displaced[entry.skill.name], left_out = left_out, []
             if len(chosen) == limit:
                 break
         else:

@@ -3,6 +3,7 @@
 - description.py: what another process is told so that it can build a problem's inputs.
 - collect.py: which profiler is used: the first that can run here, the next if it fails.
 - serving.py: which values of the graph each launch makes.
+- structure.py: what the kernel's Triton text is made of.
 - job.py: the job that a GPU profiler gives its executor.
 - harness.py: the program in that job, confined as a worker is.
 - watched.py: what that program does: it runs the forward that is looked at.

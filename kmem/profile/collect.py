@@ -10,6 +10,7 @@ from kmem.problem.naming import name_operators
 from kmem.problem.patterns import find_patterns
 from kmem.problem.traced import TracedProblem
 from kmem.profile.serving import add_served
+from kmem.profile.structure import read_structure
 from kmem.records import Kernel, Profile
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ def collect_profile(
 
 
 def _complete(profile: Profile, kernel: Kernel, traced: TracedProblem) -> Profile:
-    """A profile with what the problem says of it."""
+    """A profile with what the problem and the kernel's text say of it."""
+    profile = replace(profile, structure=read_structure(kernel))
     graph = traced.graphs.get("full")
     if graph is None:
         return replace(profile, bound=traced.bound)

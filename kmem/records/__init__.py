@@ -33,7 +33,7 @@ from kmem.records.diagnosis import (
     Signature,
 )
 from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
-from kmem.records.kernel import Kernel, Launch, Profile, SiteChoice
+from kmem.records.kernel import Kernel, Launch, Profile, SiteChoice, Structure
 from kmem.records.outcome import (
     REDACTED,
     Descent,
@@ -125,6 +125,7 @@ __all__ = [
     "SiteChoice",
     "Status",
     "Strategy",
+    "Structure",
     "Task",
     "TensorSpec",
     "Timing",

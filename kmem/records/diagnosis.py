@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kmem.records.identity import ABSENT_IF_NONE
+from kmem.records.kernel import Structure
 
 
 class Bottleneck(Enum):
@@ -79,8 +80,8 @@ class Diagnosis:
 
     `headroom_ms` is the time that removing the bottleneck could save. `possible` are bottlenecks
     that the facts neither name nor rule out; where they name none, `tests` are what would tell.
-    `operators` and `patterns` are those of the graph, where the profile knows them. `launches` has
-    the kernels of a forward of several, longest first.
+    `operators` and `patterns` are those of the graph, where the profile knows them, `structure` is
+    that of the kernel's text. `launches` has the kernels of a forward of several, longest first.
     """
 
     bottleneck: Bottleneck
@@ -97,6 +98,13 @@ class Diagnosis:
     operators: tuple[str, ...] = ()
     launches: tuple[LaunchShare, ...] = ()
     patterns: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)
+    structure: Structure | None = field(default=None, metadata=ABSENT_IF_NONE)
+
+    @property
+    def known(self) -> Mapping[str, float]:
+        """What skills' conditions are held against: the signature, and what the text has."""
+        features = self.structure.features if self.structure else {}
+        return {**self.signature.values, **features}
 
 
 @dataclass(frozen=True, slots=True)

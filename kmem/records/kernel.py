@@ -59,12 +59,23 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Structure:
+    """What a kernel's text is made of.
+
+    `features` has all of vocabulary.SOURCE_FEATURES; `skills` are those whose recipes wrote it.
+    """
+
+    features: Mapping[str, float]
+    skills: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Every launch of one forward, as one profiler saw it.
 
     `bound` is that of the problem, where the profiler was given one: a diagnosis is held to it.
     `operators` are those of its graph, what takes longest first; `patterns` what else the graph
-    shows (vocabulary.GRAPH_PATTERNS).
+    shows (vocabulary.GRAPH_PATTERNS). `structure` is that of the kernel's text.
     """
 
     kernel: str  # hash; "" for a report that was made elsewhere
@@ -75,3 +86,4 @@ class Profile:
     bound: Bound | None = field(default=None, metadata=ABSENT_IF_NONE)
     operators: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)
     patterns: tuple[str, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)
+    structure: Structure | None = field(default=None, metadata=ABSENT_IF_NONE)

@@ -45,6 +45,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - convergence.py: the plot of a run.
 - starting.py: what became of the user's own kernel, where a run started from one.
 - outlook.py: the end of a report: why a run stopped, and what would be tried next.
+- control.py: the control arm of a report: the first kernels alone, beside the search.
 - report.py: report.md.
 - result.py: what a run came to, for a program or a notebook.
 - loading.py: a finished run, found by its directory or its id.

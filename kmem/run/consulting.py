@@ -53,7 +53,7 @@ def _draw(
     )
     generator = random.Random(f"{run.seed}:{diagnosis.summary}")
     drawn = generator.sample(allowed, min(MAX_PRESCRIPTIONS, len(allowed)))
-    values = diagnosis.signature.values
+    values = diagnosis.known
     reason = "drawn at random: the control that prescriptions must beat"
     return tuple(
         Prescription(skill.name, 1.0, (reason,), claims=skill.predictions(values))

@@ -6,6 +6,7 @@ from pathlib import Path
 from kmem.explore.models.cost.usage import Usage, total_usage
 from kmem.memory.runs.runs import RoundDiagnosis, Verdict
 from kmem.records import Attempt, Baseline, Status, Timing
+from kmem.run.control import describe_control
 from kmem.run.convergence import draw_convergence
 from kmem.run.costs import count_wins, usd_per_win
 from kmem.run.directory import RunDirectory
@@ -79,6 +80,9 @@ def _facts(finished: FinishedRun) -> list[str]:
         f"- authors {', '.join(run.authors)}; strategy {run.strategy.value}",
         f"- {result.measurements} measurements in {result.seconds:.0f} s: {count_judged(finished)}",
     ]
+    control = describe_control(run.strategy, finished.attempts)
+    if control is not None:
+        lines.append(f"- {control}")
     host = host_line(result.best.measurement.timing) if result.best else None
     if host is not None:
         lines.append(f"- {host}")

@@ -29,6 +29,7 @@ from kmem.skills.load import (
 from kmem.skills.skill import (
     DRAFT,
     PITFALLS,
+    Combination,
     Condition,
     KnobMove,
     Skill,
@@ -43,6 +44,7 @@ __all__ = [
     "DRAFT",
     "NEAR_DUPLICATE_COSINE",
     "PITFALLS",
+    "Combination",
     "Condition",
     "KnobMove",
     "Skill",

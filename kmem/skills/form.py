@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kmem.records import Claim
-from kmem.skills.skill import Condition, KnobMove, Step
-from kmem.vocabulary import KNOB_ROLES, SIGNATURE_METRICS
+from kmem.skills.skill import Combination, Condition, KnobMove, Step
+from kmem.vocabulary import KNOB_ROLES, SIGNATURE_METRICS, SOURCE_FEATURES
 
 #: The six frontmatter keys of the Agent Skills format. Source: agentskills.io/specification.
 FRONTMATTER_KEYS = ("name", "description", "license", "compatibility", "allowed-tools", "metadata")
@@ -20,9 +20,11 @@ KMEM_KEYS = (
     "kmem-bottlenecks",
     "kmem-graph",
     "kmem-signature",
+    "kmem-structure",
     "kmem-arch",
     "kmem-precision",
     "kmem-conflicts",
+    "kmem-forbidden",
     "kmem-claims",
     "kmem-moves",
     "kmem-source",
@@ -44,6 +46,7 @@ NAME_PATTERN = re.compile(r"^[a-z0-9]+(?:-[a-z0-9]+)*$")
 MAX_NAME = 64
 
 _CONDITION = re.compile(r"^([a-z0-9_]+) (>=|<=|>|<) (-?\d+(?:\.\d+)?)$")
+_BY = re.compile(r"^by ([a-z0-9-]+)$")
 _STEP = re.compile(r"^([a-z]+) (up|down)$")
 _MOVE = re.compile(r"^(?P<steps>.+?)(?: if (?P<conditions>.+?))? then (?P<claims>.+)$")
 _CLAIM = re.compile(r"^([a-z0-9_]+) (>=|<=) (\d+(?:\.\d+)?)(x?)$")
@@ -111,14 +114,39 @@ def parse_condition(text: str) -> Condition:
 
     Raises ValueError, saying what is wrong, if it is not that or the metric is unknown.
     """
+    return _condition(text, SIGNATURE_METRICS, "metric")
+
+
+def parse_feature(text: str) -> Condition:
+    """Read `feature comparison number`, of vocabulary.SOURCE_FEATURES.
+
+    Raises ValueError, saying what is wrong, if it is not that or the feature is unknown.
+    """
+    return _condition(text, SOURCE_FEATURES, "feature")
+
+
+def _condition(text: str, known: Iterable[str], kind: str) -> Condition:
     match = _CONDITION.match(text)
     if match is None:
-        raise ValueError(f"'{text}' is not `metric op number`")
-    if match[1] not in SIGNATURE_METRICS:
-        raise ValueError(
-            f"metric '{match[1]}' is unknown; {allowed_words(match[1], SIGNATURE_METRICS)}"
-        )
+        raise ValueError(f"'{text}' is not `{kind} op number`")
+    if match[1] not in known:
+        raise ValueError(f"{kind} '{match[1]}' is unknown; {allowed_words(match[1], known)}")
     return Condition(match[1], match[2], float(match[3]))
+
+
+def _any_condition(text: str) -> Condition:
+    return _condition(text, {**SIGNATURE_METRICS, **SOURCE_FEATURES}, "metric")
+
+
+def parse_combination(text: str) -> Combination:
+    """Read `CONDITION|by SKILL [and ...]`; a condition is of a metric or a feature of the text.
+
+    Raises ValueError, saying what is wrong, if it is not that or a word is unknown.
+    """
+    parts = [part.strip() for part in text.split(" and ")]
+    named = [match[1] for part in parts if (match := _BY.match(part))]
+    conditions = [_any_condition(part) for part in parts if not _BY.match(part)]
+    return Combination(tuple(conditions), tuple(named))
 
 
 def parse_claim(text: str) -> Claim:
@@ -155,7 +183,7 @@ def parse_move(text: str) -> KnobMove:
     conditions = match["conditions"]
     return KnobMove(
         tuple(_parse_step(part) for part in match["steps"].split(" and ")),
-        tuple(parse_condition(part) for part in conditions.split(" and ")) if conditions else (),
+        tuple(_any_condition(part) for part in conditions.split(" and ")) if conditions else (),
         tuple(parse_claim(part) for part in match["claims"].split(" and ")),
     )
 

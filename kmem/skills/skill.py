@@ -79,6 +79,26 @@ class KnobMove:
 
 
 @dataclass(frozen=True, slots=True)
+class Combination:
+    """Where a skill must not be applied: all of this at once, be it one thing.
+
+    `skills` are those whose recipes wrote the kernel.
+    """
+
+    conditions: tuple[Condition, ...]
+    skills: tuple[str, ...] = ()
+
+    def is_met(self, values: Mapping[str, float], written_by: Sequence[str]) -> bool:
+        """Whether it is known to be so; what is not known forbids nothing."""
+        return all(condition.holds(values) for condition in self.conditions) and set(
+            self.skills
+        ).issubset(written_by)
+
+    def __str__(self) -> str:
+        return " and ".join([*map(str, self.conditions), *(f"by {name}" for name in self.skills)])
+
+
+@dataclass(frozen=True, slots=True)
 class Skill:
     """One directory of knowledge.
 
@@ -103,6 +123,8 @@ class Skill:
     has_rewrite: bool = False
     patterns: tuple[str, ...] = ()  # of the graph, any of which it acts on
     moves: tuple[KnobMove, ...] = ()  # of the knobs of other skills' recipes, the best first
+    structure: tuple[Condition, ...] = ()  # what a kernel's text must have
+    forbidden: tuple[Combination, ...] = ()  # any of which rules the skill out
 
     @property
     def acts(self) -> bool:

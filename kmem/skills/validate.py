@@ -25,13 +25,15 @@ from kmem.skills.form import (
     allowed_words,
     is_name,
     parse_claim,
+    parse_combination,
     parse_condition,
+    parse_feature,
     parse_move,
     read_form,
     read_sections,
     read_words,
 )
-from kmem.skills.skill import ARCH_PATTERN, DRAFT, Condition, Skill
+from kmem.skills.skill import ARCH_PATTERN, DRAFT, Combination, Condition, Skill
 from kmem.skills.template import remains_of
 from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS, SIGNATURE_METRICS
 
@@ -80,6 +82,8 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         status=metadata.get("kmem-status", ""),
         claims=_read_list(metadata, "kmem-claims", parse_claim, faults),
         patterns=tuple(read_words(metadata.get("kmem-graph", ""))),
+        structure=_read_list(metadata, "kmem-structure", parse_feature, faults),
+        forbidden=_read_list(metadata, "kmem-forbidden", parse_combination, faults, between=";"),
         moves=_read_list(metadata, "kmem-moves", parse_move, faults, between=";"),
     )
     ways = {"recipe.py": skill.has_recipe, "rewrite.py": skill.has_rewrite}
@@ -197,7 +201,32 @@ def _key_faults(skill: Skill) -> list[str]:
     ]
     if skill.name in skill.conflicts:
         faults.append("kmem-conflicts names the skill itself")
+    faults += [
+        f"kmem-forbidden '{each}' forbids whatever kmem-structure and kmem-signature demand"
+        for each in skill.forbidden
+        if not each.skills and _is_always_met(each, (*skill.structure, *skill.signature))
+    ]
+    if any(skill.name in each.skills for each in skill.forbidden):
+        faults.append("kmem-forbidden names the skill itself")
     return faults + _idle_claims(skill)
+
+
+def _is_always_met(combination: Combination, demanded: Sequence[Condition]) -> bool:
+    """Whether whatever meets the demands meets the combination, too."""
+    return all(
+        any(_implies(demand, condition) for demand in demanded)
+        for condition in combination.conditions
+    )
+
+
+def _implies(demand: Condition, condition: Condition) -> bool:
+    """Whether a value that meets one condition must meet another."""
+    if demand.metric != condition.metric or demand.comparison[0] != condition.comparison[0]:
+        return False
+    is_lower = demand.comparison[0] == ">"
+    if demand.number == condition.number:
+        return demand.comparison == condition.comparison or condition.comparison.endswith("=")
+    return demand.number > condition.number if is_lower else demand.number < condition.number
 
 
 def _idle_claims(skill: Skill) -> list[str]:
@@ -264,7 +293,8 @@ def validate_library(
 ) -> list[str]:
     """Every fault that only shows among skills, or in what a skill says: one line each.
 
-    Two skills of one name; a conflict that names no skill; an empty section; "How to check it
+    Two skills of one name; a conflict that names no skill, or a forbidden combination one without
+    a recipe; an empty section; "How to check it
     worked" that names no metric a profile can falsify, or not those of kmem-claims, or a number
     that kmem-claims leaves out; and, given an embedder, descriptions nearer than
     NEAR_DUPLICATE_COSINE to another's. A line begins with the skill's name.
@@ -273,6 +303,7 @@ def validate_library(
         embed: texts -> (n, dim) float32, unit norm.
     """
     names = {skill.name for skill in skills}
+    writers = {skill.name for skill in skills if skill.has_code}
     faults = []
     seen: dict[str, Path] = {}
     for skill in skills:
@@ -283,6 +314,12 @@ def validate_library(
             f"{skill.name}: kmem-conflicts '{other}' is not a skill"
             for other in skill.conflicts
             if other not in names
+        ]
+        faults += [
+            f"{skill.name}: kmem-forbidden 'by {other}': there is no such skill with a recipe"
+            for each in skill.forbidden
+            for other in each.skills
+            if other not in writers
         ]
         faults += [f"{skill.name}: {fault}" for fault in _section_faults(skill)]
     # Drafts of one kind of operator say nearly the same until somebody has learnt why they work.

@@ -29,13 +29,24 @@ def skill_data(skill: Skill, standing: SkillStanding) -> dict[str, object]:
         "signature": [str(condition) for condition in skill.signature],
         "arch": skill.arch,
         "precision": skill.precision,
+        "structure": [str(condition) for condition in skill.structure],
         "conflicts": skill.conflicts,
+        "forbidden": [str(combination) for combination in skill.forbidden],
         "recipe": skill.has_recipe,
         "rewrite": skill.has_rewrite,
         "claims": [str(claim) for claim in skill.claims],
         "moves": [str(move) for move in skill.moves],
         "path": str(skill.path),
     }
+
+
+def describe_gates(skill: Skill) -> str:
+    """Markdown: what a skill asks of a kernel's text, and where it must not be applied."""
+    asked = [f"`{condition}`" for condition in skill.structure]
+    lines = [f"- Only for a text with {' and '.join(asked)}."] if asked else []
+    lines += [f"- Forbidden where `{each}`." for each in skill.forbidden]
+    lines += [f"- Never together with `{other}`." for other in skill.conflicts]
+    return "\n".join(lines) or "It asks nothing of a kernel's text and goes with every other skill."
 
 
 def describe_status(standing: SkillStanding, origin: "SkillOrigin | None") -> str:

@@ -9,6 +9,7 @@ from kmem.vocabulary import (
     KNOB_ROLES,
     OPERATORS,
     SIGNATURE_METRICS,
+    SOURCE_FEATURES,
 )
 
 #: More operators of torch than these tell nothing new of one of kmem's.
@@ -33,6 +34,7 @@ def vocabulary_data() -> dict[str, dict[str, str]]:
             name: f"{metric.meaning} ({metric.unit})" for name, metric in SIGNATURE_METRICS.items()
         },
         "kmem-graph": {name: pattern.meaning for name, pattern in GRAPH_PATTERNS.items()},
+        "kmem-structure, kmem-forbidden": SOURCE_FEATURES,
         "kmem-moves": KNOB_ROLES,
         "kmem-ops": operators,
     }

@@ -66,7 +66,7 @@ def open_move(skill: Skill, situation: Situation, written: Written) -> KnobMove 
     """The first move of a skill that suits the diagnosis and leads to a kernel not tried yet."""
     values: Mapping[str, float] = {}
     if situation.diagnosis is not None:
-        values = situation.diagnosis.signature.values
+        values = situation.diagnosis.known
     tried = {attempt.candidate.kernel.choices for attempt in situation.history}
     for move in skill.moves:
         if move.suits(values) and any(

@@ -1,0 +1,194 @@
+"""What the Triton text of a kernel is made of, for skills that act on some texts and not on others.
+
+Only functions that `ModelNew` reaches count, each once, however often it is launched; of a module
+without such a class all of them do. The text is parsed, never run.
+"""
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+
+from kmem.records import Kernel, Structure
+from kmem.vocabulary import SOURCE_FEATURES
+
+_ENTRY = "ModelNew"
+#: The words of Triton's language that make a feature.
+_WORDS: Mapping[str, frozenset[str]] = {
+    "loads": frozenset({"load"}),
+    "stores": frozenset({"store"}),
+    "dots": frozenset({"dot", "dot_scaled"}),
+    "reductions": frozenset({"sum", "max", "min", "argmax", "argmin", "reduce", "xor_sum"}),
+    "scans": frozenset({"cumsum", "cumprod", "associative_scan"}),
+    "specials": frozenset(
+        {"exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tanh", "sqrt", "sqrt_rn"}
+        | {"rsqrt", "sigmoid", "softmax", "erf", "erfc", "pow"}
+    ),
+    "turns": frozenset({"trans", "permute"}),
+}
+#: Whose words are Triton's; a descriptor has `load` and `store` of its own.
+_LANGUAGES = frozenset({"tl", "language", "libdevice", "math"})
+#: Where a mask stands in a call when it is not named.
+_MASK_PLACES = {"load": 1, "store": 2}
+
+
+def read_structure(kernel: Kernel) -> Structure | None:
+    """What a kernel's text has of vocabulary.SOURCE_FEATURES, and which skills wrote it.
+
+    A text without a Triton function has none of them. None where it is no Python.
+    """
+    try:
+        tree = ast.parse(kernel.source)
+    except (SyntaxError, ValueError):
+        return None
+    counted: Counter[str] = Counter()
+    for each in _kernels(tree):
+        counted.update(_Text(each).count())
+    skills = dict.fromkeys(choice.recipe for choice in kernel.choices)
+    return Structure(
+        {name: float(counted[name]) for name in SOURCE_FEATURES}, tuple(filter(None, skills))
+    )
+
+
+def _kernels(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """The Triton functions that the entry reaches, in the order of the text."""
+    defined: dict[str, ast.stmt] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            defined[statement.name] = statement
+        elif isinstance(statement, ast.Assign):  # a table of kernels leads on to those it names
+            names = (target.id for target in statement.targets if isinstance(target, ast.Name))
+            defined.update(dict.fromkeys(names, statement))
+    waiting = [_ENTRY] if _ENTRY in defined else list(defined)
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in defined and name not in seen:
+            seen.add(name)
+            waiting += [node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name)]
+    for name, statement in defined.items():
+        if name in seen and isinstance(statement, ast.FunctionDef) and _is_kernel(statement):
+            yield statement
+
+
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    named = (node for each in function.decorator_list for node in ast.walk(each))
+    return any(getattr(node, "attr", getattr(node, "id", "")) == "jit" for node in named)
+
+
+class _Text:
+    """One Triton function, with every value that each of its names is given."""
+
+    def __init__(self, function: ast.FunctionDef) -> None:
+        self._function = function
+        self._given: dict[str, list[ast.expr]] = defaultdict(list)
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign):
+                names = [each for target in node.targets for each in ast.walk(target)]
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+                names = [node.target]
+            else:
+                continue
+            for name in names:
+                if isinstance(name, ast.Name) and node.value is not None:
+                    self._given[name.id].append(node.value)
+
+    def count(self) -> Counter[str]:
+        """How often the text has each feature."""
+        found: Counter[str] = Counter()
+        for node in ast.walk(self._function):
+            if isinstance(node, ast.Call):
+                word = _word(node)
+                found.update(name for name, words in _WORDS.items() if word in words)
+                found["atomics"] += word.startswith("atomic_")
+                found["masks"] += _is_masked(node, word)
+                found["gathers"] += (
+                    word == "load" and bool(node.args) and self._hangs_on(node.args[0], _is_load)
+                )
+            elif isinstance(node, ast.For | ast.While):
+                found["unrolled" if _is_unrolled(node) else "loops"] += 1
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
+                found["divisions"] += self._hangs_on(node.left, _is_lanes)
+        found["rereads"] = self._count_rereads()
+        return found
+
+    def _hangs_on(
+        self,
+        value: ast.AST,
+        is_source: Callable[[ast.AST], bool],
+        seen: frozenset[str] = frozenset(),
+    ) -> bool:
+        """Whether a value is made of something, be it by way of names."""
+        for node in ast.walk(value):
+            if is_source(node):
+                return True
+            if isinstance(node, ast.Name) and node.id not in seen:
+                seen |= {node.id}
+                if any(self._hangs_on(each, is_source, seen) for each in self._given[node.id]):
+                    return True
+        return False
+
+    def _count_rereads(self) -> int:
+        """How many arguments are loaded from in more than one of the loops that follow another."""
+        loops: dict[str, set[int]] = defaultdict(set)
+        for place, loop in enumerate(_outermost_loops(self._function)):
+            for node in ast.walk(loop):
+                if isinstance(node, ast.Call) and _is_load(node):
+                    loops[self._argument(node)].add(place)
+        return sum(len(places) > 1 for name, places in loops.items() if name)
+
+    def _argument(self, load: ast.Call) -> str:
+        """The argument that a load's addresses begin at; "" where they do not begin at a name."""
+        arguments = {each.arg for each in self._function.args.args}
+        value: ast.AST = load.args[0] if load.args else load.func
+        seen: set[str] = set()
+        while True:
+            if isinstance(value, ast.BinOp):
+                value = value.left
+            elif isinstance(value, ast.Name) and value.id in arguments:
+                return value.id
+            elif isinstance(value, ast.Name) and value.id not in seen and self._given[value.id]:
+                seen.add(value.id)
+                value = self._given[value.id][0]
+            else:
+                return ""
+
+
+def _outermost_loops(node: ast.AST) -> Iterator[ast.For | ast.While]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.For | ast.While) and not _is_unrolled(child):
+            yield child
+        else:
+            yield from _outermost_loops(child)
+
+
+def _word(call: ast.Call) -> str:
+    """ "load" of `tl.load(...)` and of a descriptor's `.load(...)`; "" of what is not Triton's."""
+    if not isinstance(call.func, ast.Attribute):
+        return ""
+    owner = call.func.value
+    named = getattr(owner, "attr", getattr(owner, "id", ""))
+    return call.func.attr if named in _LANGUAGES or call.func.attr in _MASK_PLACES else ""
+
+
+def _is_masked(call: ast.Call, word: str) -> bool:
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if word not in _MASK_PLACES or getattr(owner, "id", "") not in _LANGUAGES:
+        return False
+    place = _MASK_PLACES[word]
+    masks = [each.value for each in call.keywords if each.arg == "mask"]
+    masks += call.args[place : place + 1]
+    return any(not (isinstance(mask, ast.Constant) and mask.value is None) for mask in masks)
+
+
+def _is_load(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _word(node) == "load"
+
+
+def _is_lanes(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "arange"
+
+
+def _is_unrolled(loop: ast.For | ast.While) -> bool:
+    return isinstance(loop, ast.For) and any(
+        getattr(node, "attr", "") == "static_range" for node in ast.walk(loop.iter)
+    )
