@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.actions.piece_crew import open_piece_crew
+from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.display.run import RunDisplay
 from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_NOTHING_BEAT_BASELINE
 from kmem.cli.options.run import RunOptions
@@ -19,6 +21,7 @@ from kmem.run.settings import RunSettings
 from kmem.whole.optimizing import optimize_model
 from kmem.whole.result import ModelResult
 from kmem.whole.state import ModelSettings, read_state
+from kmem.whole.trying import PieceCrew
 
 _say = partial(click.echo, err=True)
 
@@ -56,7 +59,14 @@ def run_model(
         compile="compile" in options.budget.baselines,
         backward=pieces.backward,
     )
-    _carry_out(settings, registry, as_json=as_json)
+    if options.where.executor == "local":
+        _carry_out(settings, registry, as_json=as_json)
+        return
+    with (
+        interrupt_on_termination(),
+        open_piece_crew(options.where, pieces.gpus, options.target, registry) as crew,
+    ):
+        _carry_out(settings, registry, as_json=as_json, crew=crew)
 
 
 def resume_model(directory: Path, registry: Registry, *, as_json: bool) -> None:
@@ -68,9 +78,11 @@ def resume_model(directory: Path, registry: Registry, *, as_json: bool) -> None:
     _carry_out(replace(state.settings, piece=piece), registry, as_json=as_json)
 
 
-def _carry_out(settings: ModelSettings, registry: Registry, *, as_json: bool) -> None:
+def _carry_out(
+    settings: ModelSettings, registry: Registry, *, as_json: bool, crew: PieceCrew | None = None
+) -> None:
     try:
-        result = optimize_model(settings, registry, _watch, _say)
+        result = optimize_model(settings, registry, _watch, _say, crew)
     except KeyboardInterrupt:
         where = settings.piece.out or "the run's directory"
         _say(f"\nInterrupted. Nothing measured is lost: kmem runs resume {where}")
