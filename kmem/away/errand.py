@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kmem.away.request import CARD, COMPILED, EXIT_UNFIT, UNFIT
+from kmem.away.request import COMPILED, EXIT_UNFIT, UNFIT
 from kmem.engines.executor import Job, JobResult, Worker
 from kmem.engines.scheduler import Listener, Verdict
 from kmem.memory.store import Memory
@@ -96,7 +96,7 @@ class Errand(Listener, ABC):
         elif text.startswith(UNFIT):
             self.unfit = text.removeprefix(UNFIT)
             self._on_line(f"note: {worker.id} is not fit: {self.unfit}")
-        elif not text.startswith(CARD):
+        else:
             self._said.append(text)
 
     def ended(self, worker: Worker, result: JobResult) -> Verdict:
