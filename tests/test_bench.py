@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 from test_memory_store import RUN
 
-from kmem.away.errand import Asked
+from kmem.away.errand import Asked, begin_anew
 from kmem.away.here import Here
 from kmem.away.request import REQUEST, Request
 from kmem.away.runner import CrewRunner
@@ -647,7 +647,7 @@ def test_failed_rows_are_forgotten_to_be_run_again_and_others_are_kept(tmp_path:
     with BenchDirectory(tmp_path) as directory:
         for each in (row("a"), failed, other):
             directory.append(each)
-        assert directory.forget_failed({problem("a").key, failed.key}) == 1
+        assert directory.forget_failed({problem("a").key, failed.key}) == [failed.key]
         directory.append(row("d"))
     assert [each.problem for each in read_rows(tmp_path)] == ["a", "c", "d"]
 
@@ -787,6 +787,10 @@ def test_a_run_of_a_killed_bench_goes_on_where_it_was(
     words = Request.from_json(errand.job(Worker("w", "here", gpu)).files[REQUEST]).words
     assert words == (("runs", "resume", run.id, "--json") if goes_on else ("anew",))
     assert (out / "measured").exists() is goes_on
+    begin_anew(out)  # as --retry-failed says
+    RunDirectory(out).own(run)
+    words = Request.from_json(errand.job(Worker("w", "here", gpu)).files[REQUEST]).words
+    assert words == (("runs", "resume", run.id, "--json") if paid else ("anew",))
 
 
 # ---- dollars

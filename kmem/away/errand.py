@@ -110,6 +110,11 @@ class Errand(Listener, ABC):
         self._on_end(JobResult(1, "", f"Error: {reason}\n", {}, 0.0))
 
 
+def begin_anew(out_dir: Path) -> None:
+    """Have the next run in a directory go on with nothing but what was paid for."""
+    (out_dir / _PLACE).unlink(missing_ok=True)
+
+
 def is_ours(out_dir: Path) -> bool:
     """Whether a run on a worker wrote this directory, which the next may then empty."""
     return (out_dir / _PLACE).is_file()
