@@ -12,7 +12,6 @@ import torch
 
 from kmem.codegen.alignment import Misaligned, align
 from kmem.codegen.constants import BEGIN, END, swap_constants
-from kmem.codegen.folding import fold
 from kmem.codegen.module import (
     EmittedModule,
     SitePlan,
@@ -21,7 +20,6 @@ from kmem.codegen.module import (
     with_evidence,
 )
 from kmem.codegen.runtime_text import RUNTIME, SCRATCH
-from kmem.codegen.unused import drop_unused
 from kmem.devices import named_target
 from kmem.host.syntax import parse_python
 from kmem.records import Contract
@@ -140,8 +138,46 @@ def test_the_evidence_stands_in_the_docstring_and_nowhere_else() -> None:
 def test_launches_pass_tensors_alone() -> None:
     text = emitted("row-norm").source
     assert "    _layer_norm_norm_registers(key, p0, p1, p2, q0)\n" in text
-    kernels = text.partition("@triton.jit")[2]
-    assert ": tl.constexpr" not in kernels
+    assert "\ndef kmem_layer_norm_norm_registers(p0, p1, p2, q0):\n" in text
+
+
+def test_kernels_stand_in_a_module_as_their_recipe_wrote_them() -> None:
+    recipe = load_recipe(load_skill(SKILLS / "tile-matmul"))
+    init, forward, shape = CASES["tile-matmul"]
+    source = PROBLEM.format(size=24, init=init, forward=forward, shape=shape)
+    _, graph = trace_source(source)
+    (site, *_) = recipe.match(graph, Contract())
+    setting = recipe.space(site, named_target("h200")).settings()[0]
+    text = emit_source(source, graph, [(recipe, site, setting)])
+    kernels = dict(recipe.emit(site, setting).kernels)
+    launched = next(name for name in kernels if name.startswith("kmem_tile_matmul"))
+    assert kernels[launched].strip() in text
+    entry = text.partition("\ndef kmem_linear_tile_matmul(")[2].partition("\n\n\n")[0]
+    assert entry.startswith("a, b, out, extra_0):\n    " + launched + "(")
+    assert "K=LINEAR_K" in entry and "TRIANGLE='none'" in entry and "BEFORE_A=None" in entry
+    # one split of K: nothing launches what would sum several
+    assert "reduce_splits" in " ".join(kernels) and "reduce_splits" not in text
+
+
+ALIKE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return x @ x @ x, x @ y
+def get_inputs():
+    return [torch.randn(24, 24), torch.randn(24, 40)]
+"""
+
+
+def test_launches_that_know_the_same_go_through_one_entry() -> None:
+    recipe = load_recipe(load_skill(SKILLS / "tile-matmul"))
+    _, graph = trace_source(ALIKE)
+    sites = recipe.match(graph, Contract())
+    setting = recipe.space(sites[0], named_target("h200")).settings()[0]
+    text = emit_source(ALIKE, graph, [(recipe, site, setting) for site in sites])
+    entries = [line for line in text.splitlines() if line.startswith("def kmem_matmul_")]
+    assert len(sites) == 3 and len(entries) == 2
+    assert text.count("\ndef kmem_tile_matmul(") == 1
 
 
 def test_scratch_is_one_allocation() -> None:
@@ -195,54 +231,6 @@ def test_sizes_whose_text_differs_have_no_constants(caplog: pytest.LogCaptureFix
     assert "no form of this module for small sizes" in caplog.text
     with pytest.raises(Misaligned):
         align([parse_python("f(1, 2)"), parse_python("f(1)")], lambda nodes: "N")
-
-
-KERNEL = '''
-def kernel(x, EVEN, SPLITS, MODE):
-    """What it does."""
-    # a comment that stays
-    mask = None if EVEN else x < 3
-    if SPLITS > 1:
-        # gone with its branch
-        x = several(x)
-    elif MODE == "a":
-        x = first(x)  # kept
-    else:
-        x = second(x)
-    unread = tl.load(x + 1, mask=mask)
-    unread += 2
-    here, there = both(x)
-    stored = tl.atomic_add(x, 1)
-    for i in range(0, 4):
-        if EVEN and i > 2:
-            there += i
-    return there
-'''
-FOLDED = '''
-def kernel(x, EVEN, SPLITS, MODE):
-    """What it does."""
-    # a comment that stays
-    x = first(x)  # kept
-    _here, there = both(x)
-    stored = tl.atomic_add(x, 1)
-    for i in range(4):
-        if i > 2:
-            there += i
-    return there
-'''
-
-
-def test_branches_that_constants_decide_are_taken_and_what_nothing_reads_goes() -> None:
-    known = {"EVEN": True, "SPLITS": 1, "MODE": "a"}
-    assert drop_unused(fold(KERNEL, known)) == FOLDED
-    assert fold(KERNEL, {}).replace("range(4)", "range(0, 4)") == KERNEL
-
-
-def test_brackets_that_mean_something_stay() -> None:
-    text = "def f(a, b):\n    return g((a, b), (a + b) * 2, (a if A else b) * 3, h((a, )), (a))\n"
-    assert fold(text, {"A": True}) == (
-        "def f(a, b):\n    return g((a, b), (a + b) * 2, a * 3, h((a, )), a)\n"
-    )
 
 
 class Driver:

@@ -21,7 +21,6 @@ from kmem.measure.oracle.correctness import (
     error_floor,
     is_within,
     measure_error,
-    trivial_outputs,
 )
 from kmem.measure.oracle.expected import SlicedExpected
 from kmem.measure.oracle.families import FLOATING_FAMILIES, NON_FINITE, apply_family
@@ -30,6 +29,7 @@ from kmem.measure.oracle.lost import find_lost
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.slices import PIECES, find_slicing
 from kmem.measure.oracle.traits import InputTraits, input_traits
+from kmem.measure.oracle.trivial import trivial_outputs
 from kmem.measure.oracle.variants import other_layouts, other_sizes
 from kmem.measure.pool import checksum
 from kmem.measure.pool.arguments import SharedArguments
@@ -42,6 +42,15 @@ INF, NAN = float("inf"), float("nan")
 
 def vector(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)
+
+
+def test_the_loss_of_a_batch_is_held_as_a_row_is() -> None:
+    """One number errs by chance four times what another does; a norm of many does not."""
+    for elements, is_lenient in ((1, True), (7, True), (8, False)):
+        right = torch.full((elements,), 3.0, dtype=torch.float64)
+        eager, other = (measure_error(right * (1 + e), right, right) for e in (2.2e-6, 5.2e-6))
+        assert is_within(other, eager, 1e-6) is is_lenient
+        assert not is_within(measure_error(right * (1 + 9e-6), right, right), eager, 1e-6)
 
 
 def test_the_relative_error_is_the_frobenius_norm_of_the_difference_over_that_of_the_oracle() -> (

@@ -79,6 +79,7 @@ class Anchor:
     leaves: tuple[tuple[str, str], ...] = ()  # what it leaves a part of to others
     precision: Precision = Precision.MATCH
     tolerance: float = 1e-6
+    drawn: str = "torch.randn({})"  # what x and y are
 
 
 LINEAR = "self.l = nn.Linear(33, 20)"
@@ -217,6 +218,93 @@ ANCHORS = {
         {**TILE, "splits": 2, "split": "in_loop"},
         reductions=("", "max", "logsumexp"),
     ),
+    "gated linears": Anchor(
+        "dual-gemm-gated-mlp",
+        "F.silu(self.l(x)) * self.m(x)",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 20, bias=False)",
+        {**TILE, "splits": 1},
+    ),
+    "gate of halves": Anchor(
+        "dual-gemm-gated-mlp",
+        "F.glu(self.l(x))",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 40)",
+        {**TILE, "splits": 2},
+    ),
+    "gate in half precision": Anchor(
+        "dual-gemm-gated-mlp",
+        "(lambda u, v: torch.tanh(u) * v)(*self.l(x).chunk(2, -1))",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 40)",
+        {**TILE, "splits": 1},
+        precision=Precision.BF16,
+        tolerance=8e-3,
+    ),
+    "split gate": Anchor(
+        "split-fp16-matmul",
+        "(lambda z: z[:, :20] * torch.sigmoid(z[:, 20:]))(x @ self.w)",
+        "18, 33",
+        "18, 20",
+        "self.w = nn.Parameter(torch.randn(33, 40))",
+        {**TILE, "splits": 1},
+    ),
+    "split gate in the loop": Anchor(
+        "split-fp16-matmul",
+        "F.gelu(self.l(x)) * self.m(x)",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 20)",
+        {**TILE, "splits": 2, "split": "in_loop"},
+    ),
+    "shared operand": Anchor(
+        "horizontal-fusion",
+        "(self.l(x), self.m(x) * 2, torch.relu(self.n(x)))",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 40); self.n = nn.Linear(33, 5, False)",
+        {**TILE, "splits": 1},
+        epilogues=("",),
+    ),
+    "shared operand in splits": Anchor(
+        "horizontal-fusion",
+        "(x @ self.w, x @ self.v * 0.5)",
+        "2, 18, 33",
+        "18, 20",
+        "self.w = nn.Parameter(torch.randn(33, 40)); self.v = nn.Parameter(torch.randn(33, 17))",
+        {**TILE, "splits": 2, "block_n": 128},
+        epilogues=("",),
+    ),
+    "split once": Anchor(
+        "split-fp16-matmul",
+        "(self.l(x), torch.tanh(self.m(x)) + self.m.bias)",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 40)",
+        {**TILE, "splits": 1},
+        epilogues=("",),
+    ),
+    "rows of a table": Anchor(
+        "gemm-prologue-fusion",
+        "self.l(self.e(x) * 5.5 + self.p)",
+        "3, 6",
+        "3, 6, 20",
+        "self.e = nn.Embedding(10, 33); self.p = nn.Parameter(torch.randn(6, 33)); " + LINEAR,
+        {**TILE, "splits": 1},
+        drawn="torch.randint(0, 10, ({}))",
+    ),
+    "picked rows": Anchor(
+        "gemm-prologue-fusion",
+        "torch.index_select(self.e, 0, x) @ self.w",
+        "18,",
+        "18, 20",
+        "self.e = nn.Parameter(torch.randn(9, 33)); self.w = nn.Parameter(torch.randn(33, 20))",
+        {**TILE, "splits": 2},
+        drawn="torch.randint(0, 9, ({}))",
+    ),
     "matrix-vector": Anchor(
         "matvec-rows-per-program", "self.l(x)", "2, 33", "2, 20", LINEAR, MATVEC
     ),
@@ -244,7 +332,8 @@ def test_one_site_covers_what_its_ports_take(cell):
     made, followed = PROLOGUES[before], EPILOGUES[after]
     steps = f"(lambda x: {anchor.call})({made})"
     steps = f"(lambda z: {REDUCTIONS[reduced]})((lambda z: {followed})({steps}))"
-    inputs = ", ".join(f"torch.randn({shape})" for shape in (*[anchor.shape] * 2, anchor.result))
+    drawn = anchor.drawn.format(anchor.shape)
+    inputs = ", ".join([drawn, drawn, f"torch.randn({anchor.result})"])
     source = problem(steps, inputs, anchor.setup, "x, y, r")
     own, contract = recipe(anchor.skill), Contract(anchor.precision)
     _, graph = trace_source(source, anchor.precision)
@@ -271,6 +360,9 @@ def test_one_site_covers_what_its_ports_take(cell):
         ("x @ torch.sigmoid(self.w)", "self.w = nn.Parameter(torch.rand(33, 33))", set()),  # kept
         ("x.bfloat16() @ y.bfloat16()", "pass", {"to", "to_1"}),
         ("torch.softmax(x, 1) @ y", "pass", set()),
+        ("F.embedding((x > 0.5).long(), y) @ y", "pass", {"embedding"}),
+        ("(lambda z: z @ y + z)(F.embedding((x[0] > 0.5).long(), y))", "pass", set()),
+        ("x @ F.embedding((x[0] > 0.5).long(), y)", "pass", set()),  # steps of the sum
     ],
 )
 def test_an_operand_is_made_while_it_is_read_if_nothing_else_reads_it(expression, setup, opened):
@@ -328,3 +420,53 @@ def test_tiles_leave_parts_of_rows_where_one_value_of_each_is_wanted(expression,
     source = problem(expression, "torch.rand(33, 33), torch.rand(33, 33)", parameters="x, y")
     _, graph = trace_source(source)
     assert len(recipe("reduce-after-gemm").match(graph, Contract())) == count
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [
+        ("F.silu(self.l(x)) * self.m(x)", 1),
+        ("torch.maximum(x @ y, x @ y.T) - 1", 1),
+        ("self.n(x)[:, :16] * F.silu(self.n(y)[:, 16:])", 0),  # halves of two
+        ("F.silu(self.l(x)) * self.m(y)", 0),  # of two operands
+        ("(lambda u: F.silu(u) * self.m(x) @ u)(self.l(x))", 0),  # read again
+        ("self.l(x) * self.m(self.l(x))", 0),  # one of the other
+        ("F.glu(self.m(x)[:, :32], 0)", 0),  # of rows
+        ("F.glu(self.n(x), 1) + y[:, :16]", 1),
+        ("(lambda u, v: u * v)(*self.n(x).split([16, 16], 1))", 1),
+        ("(lambda z: z[:, 16:] / z[:, :16].exp())(self.n(x))", 1),
+        ("(lambda z: z[:, ::2] * z[:, 1::2])(self.n(x))", 0),
+    ],
+)
+def test_two_products_of_one_operand_are_one_where_only_what_is_made_of_both_is_read(
+    expression, count
+):
+    layers = "nn.Linear(33, 33), nn.Linear(33, 33), nn.Linear(33, 32)"
+    inputs = "torch.rand(33, 33), torch.rand(33, 33)"
+    source = problem(expression, inputs, f"self.l, self.m, self.n = {layers}", "x, y")
+    _, graph = trace_source(source)
+    assert len(recipe("dual-gemm-gated-mlp").match(graph, Contract())) == count
+
+
+@pytest.mark.parametrize(
+    ("expression", "shared"),
+    [
+        ("self.l(x), self.m(x), self.n(x)", [3]),
+        ("self.l(x), self.m(x), self.n(y)", [2]),
+        ("self.l(x), self.l(self.m(x))", [2]),
+        ("self.l(self.m(x)), self.l(x) + self.m(x)", [3]),
+        ("F.softmax(self.l(x), -1) @ self.m(x)", [2]),
+        ("self.l(x), self.m(x).T", [2]),
+        ("x @ x, x @ y", []),  # the operand itself, and one product is none to share with
+        ("self.l(x), x @ y[0]", []),  # a vector
+        ("self.l(x), self.m(y)", []),
+        ("(lambda u: (u, self.m(u)))(self.l(x))", []),
+    ],
+)
+def test_products_of_one_operand_are_one_launch_if_none_waits_for_another(expression, shared):
+    layers = "nn.Linear(33, 33), nn.Linear(33, 33), nn.Linear(33, 32)"
+    inputs = "torch.rand(33, 33), torch.rand(33, 33)"
+    source = problem(expression, inputs, f"self.l, self.m, self.n = {layers}", "x, y")
+    _, graph = trace_source(source)
+    sites = recipe("horizontal-fusion").match(graph, Contract())
+    assert [len(site.outputs) for site in sites] == shared

@@ -102,6 +102,30 @@ def test_magnitudes_beyond_fp16_err_no_more_than_eager(scale: float, values: flo
         assert float((found.double() - oracle).norm() / oracle.norm()) <= max(2 * eager, 1e-6)
 
 
+@pytest.mark.parametrize("call", ["q, k, v", "q, k, v, is_causal=True"])
+@pytest.mark.parametrize("smallest", [1e-18, 1e-37, 1e-41])
+def test_a_query_of_one_key_is_given_its_row_as_it_is(smallest: float, call: str) -> None:
+    """Each query finds one key; half of the values are nothing beside the largest of their row."""
+    torch.manual_seed(7)
+    q = 1e3 * torch.eye(40)[None].repeat(2, 1, 1)
+    k = q.clone()
+    v = torch.randn(2, 40, 40)
+    v[1, :, ::2] *= smallest
+    for found in run_both([q, k, v], call):
+        assert torch.equal(found[1], v[1]) or smallest < 1e-38
+        assert ((found[1] - v[1]).abs() <= 1e-38 + 1e-6 * v[1].abs()).all()
+        assert torch.allclose(found[0], v[0], rtol=1e-6)
+
+
+def test_a_row_of_values_may_be_infinite_throughout() -> None:
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(1, 2, 17, 18) for _ in range(3))
+    v[0, 1, 5] = float("-inf")
+    for found in run_both([q, k, v]):
+        assert found[0, 1].isneginf().all()
+        assert found[0, 0].isfinite().all()
+
+
 @pytest.fixture
 def contracting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter subtracts from unrounded products, as a compiler does that contracts a * b -

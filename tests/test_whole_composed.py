@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -67,10 +67,15 @@ WRONG = RIGHT.replace("forward(*inputs)", "forward(*inputs) * 1.05")
 
 
 def composed_of(
-    text: str, directory: Path, kernel: str = RIGHT, *, backward: bool = False
+    text: str,
+    directory: Path,
+    kernel: str = RIGHT,
+    *,
+    backward: bool = False,
+    inputs: Sequence[str] = (),
 ) -> Composed:
     """Every piece of a model replaced by a kernel that ends in such a class."""
-    source = read_source(text)
+    source = read_source(text, inputs)
     captured = capture(source)
     groups = find_pieces(captured, estimate_cost(captured, H200, Contract()), H200, Contract())
     files = write_pieces(

@@ -153,8 +153,8 @@ def test_a_recipes_winner_serves_its_part_of_the_range_once_the_judge_has_passed
     asked = replace(ranged, widening=replace(ranged.widening, announce=told.append))
     (wide,) = asked.widen("rows64", winner)
     assert told == ["rows64 serves rows 51 to 75, judged at [51, 63, 75]"]
-    assert "k_valid" in wide.kernel
-    assert "k_valid" not in winner.outcome.best.candidate.kernel.source
+    assert "EVEN_K=False" in wide.kernel
+    assert "EVEN_K=True" in winner.outcome.best.candidate.kernel.source
     package = export_package([winner], tmp_path / "package", between={winner.run.id: [wide]})
     model = execute_problem(ranged.widening.problem).Model(256)
     served = {rows: served_by(package, model, rows) for rows in (50, 51, 52, 63, 64, 74, 75, 76)}

@@ -131,7 +131,10 @@ def ask(worker: str, *words: str, ends: float) -> Any:
 
 
 def check_start(options: argparse.Namespace, place: Path, keep: Callable[[Any], None]) -> None:
-    """Seconds from `import` to the end of the first call, in new processes, the cache warm."""
+    """Seconds from `import` to the end of the first call, in new processes, the cache warm.
+
+    Told with and without the import of triton, which any torch.compile in the process needs too.
+    """
     rows: dict[str, Any] = {}
     for name, text in BUCKETS.items():
         problem = at_shape(text, shapes_of(text)[0], place / f"{name}.py")
@@ -178,6 +181,8 @@ inputs = [value.to(device) for value in space["get_inputs"]()]
 wait = torch.cuda.synchronize if device == "cuda" else lambda: None
 wait()
 times = [time.perf_counter()]
+import triton
+times.append(time.perf_counter())
 package = __import__(name)
 times.append(time.perf_counter())
 handle = package.apply(model)
@@ -187,8 +192,9 @@ with torch.no_grad():
 wait()
 times.append(time.perf_counter())
 steps = [round(b - a, 4) for a, b in zip(times, times[1:])]
-told = dict(zip(("import", "apply", "first_call"), steps))
-told["seconds"], told["served"] = round(sum(steps), 4), handle.status()[0].served
+told = dict(zip(("triton", "import", "apply", "first_call"), steps))
+told["seconds"], told["beside_triton"] = round(sum(steps), 4), round(sum(steps[1:]), 4)
+told["served"] = handle.status()[0].served
 told["loads_compiler"] = "torch._dynamo" in sys.modules
 print(json.dumps(told))
 """

@@ -57,9 +57,10 @@ SEED = 20
 
 
 def remembered_kernel(session: Session, hit: Recalled) -> Kernel | None:
-    """The kernel of a remembered outcome, as it was or written anew; None if no recipe does."""
-    if hit.source is not None:
-        return Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags)
+    """The kernel of a remembered outcome, written anew as in a run, or as it was; None of neither.
+
+    Another module with the same graph may have another constructor.
+    """
     task = Task(Move.RECALL, hit.outcome.skill, None, 1, "remembered", hit.outcome.choices)
     written = RecipeAuthor().write(
         Assignment(
@@ -77,7 +78,16 @@ def remembered_kernel(session: Session, hit: Recalled) -> Kernel | None:
             task=task,
         )
     )
-    return written[0].kernel if written else None
+    if written:
+        return written[0].kernel
+    if hit.source is None:
+        return None
+    return Kernel(
+        hit.source,
+        choices=hit.outcome.choices,
+        flags=hit.outcome.flags,
+        small_constants=hit.small_constants,
+    )
 
 
 def judge_winner(bench: BenchProblem, contract: Contract, database: Path) -> dict[str, object]:

@@ -6,13 +6,16 @@ GPU also captured in a CUDA graph, under reduce-overhead, and as AOTInductor's l
 """
 
 import copy
+import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from shipped_kernels import GPU
 
@@ -69,7 +72,7 @@ def check_package(package: Package) -> dict[str, Any]:
                 compare(check(), exact, allowed)
             row[name] = f"{time.perf_counter() - began:.2f}s"
         except Exception as ex:  # noqa: BLE001  # the row says what failed; the others go on
-            row[name] = f"FAILED({type(ex).__name__}: {(str(ex).splitlines() or [''])[0]:.200})"
+            row[name] = f"FAILED({type(ex).__name__}: {telling(str(ex))})"
             traceback.print_exc()
     reports = [str(each) for each in kmem.compile_report()]
     row["replaced"] = reports[-1] if reports else ""
@@ -152,6 +155,29 @@ def compiled(model: torch.nn.Module, inputs: Sequence[Any], **how: Any) -> Any:
     return [each.clone() for each in tensors_of(found)]
 
 
+def telling(message: str) -> str:
+    """The first line of a message, and the first that a compiler says after its command."""
+    lines = message.splitlines() or [""]
+    said = next((line for line in lines[1:] if "error:" in line or "error :" in line), "")
+    return " | ".join(line[:200] for line in (lines[0], said.strip()) if line)
+
+
+@contextmanager
+def headers_of_wheels() -> Iterator[None]:
+    """Lets a C++ compiler find CUDA's headers and libraries where wheels brought them, not CUDA's
+    own installer.
+    """
+    site = Path(torch.__file__).parent.parent
+    found = {
+        "CPATH": [*site.glob("nvidia/*/include"), site / "triton/backends/nvidia/include"],
+        "LIBRARY_PATH": [*site.glob("nvidia/*/lib")],
+    }
+    with pytest.MonkeyPatch.context() as environment:
+        for name, places in found.items():
+            environment.setenv(name, os.pathsep.join(map(str, places)), prepend=os.pathsep)
+        yield
+
+
 def captured(model: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     """What a CUDA graph gives at its replay."""
     model(*inputs)  # compiles the kernels
@@ -166,7 +192,7 @@ def captured(model: torch.nn.Module, inputs: Sequence[Any]) -> Any:
 def ahead_of_time(model: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     """What AOTInductor's library gives, which needs no Python."""
     program = torch.export.export(model, tuple(inputs))
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, headers_of_wheels():
         library = torch._inductor.aoti_compile_and_package(
             program, package_path=str(Path(place) / "model.pt2")
         )

@@ -7,10 +7,11 @@ from kmem.deploy.package import Package
 from kmem.deploy.sources import find_source
 from kmem.run.result import Result
 from kmem.whole.binding import Composed, read_composed
+from kmem.whole.bucket_table import ComposedTable, read_table
 from kmem.whole.result import ModelResult, read_result
 
 
-def load(place: str | Path) -> Result | Package | ModelResult | Composed:
+def load(place: str | Path) -> Result | Package | ModelResult | Composed | ComposedTable:
     """A finished run, also on a whole model, or an exported package; `kmem.apply` takes each.
 
     Args:
@@ -19,7 +20,8 @@ def load(place: str | Path) -> Result | Package | ModelResult | Composed:
 
     Raises OutputError: if there is nothing of the kind, or the run has not finished.
     """
-    found = read_result(Path(place)) or read_composed(Path(place))
+    where = Path(place)
+    found = read_result(where) or read_composed(where) or read_table(where)
     if found is not None:
         return found
     installed = installed_place() / str(place)

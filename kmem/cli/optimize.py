@@ -38,7 +38,8 @@ class OptimizeOptions:
     help="Sizes of the file's top-level integers, as in 'batch=1,8,64 seq=128..4096', or a file of "
     "such lines; a range is its borders and the powers of two between. A run for each, which share "
     "--minutes; what they find becomes one package, in DIR/package, which serves a range's other "
-    "sizes too where a kernel's code is the same for them.",
+    "sizes too where a kernel's code is the same for them. Of a whole model, sizes of its inputs, "
+    "or names in the brackets of --input; a call at another shape runs the model's own code.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("--ui", is_flag=True, help="Serve the page and open it on this run.")
@@ -89,20 +90,15 @@ def optimize(
     run_options = with_author(run_options)
     models = needed_models(registry, run_options)
     if is_model:
-        if (
-            shapes is not None
-            or ui
-            or run_options.start is not None
-            or run_options.test is not None
-        ):
+        if ui or run_options.start is not None or run_options.test is not None:
             raise click.UsageError(
-                "A whole model takes no --shapes, --ui, --from or --test; run a piece by itself"
+                "A whole model takes no --ui, --from or --test; run a piece by itself"
             )
         if context.get_parameter_source("minutes") is ParameterSource.DEFAULT:
             run_options = replace(run_options, minutes=MODEL_MINUTES)
         from kmem.cli.actions.whole_run import run_model  # loads torch
 
-        run_model(problem, run_options, pieces, models, registry, as_json=as_json)
+        run_model(problem, run_options, pieces, models, registry, shapes=shapes, as_json=as_json)
         return
     from kmem.cli.actions.optimize import execute_run, make_run, run_settings  # loads torch
 

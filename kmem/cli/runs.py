@@ -145,7 +145,7 @@ def resume_run(registry: Registry, run_id: str, as_json: bool) -> None:
 
     RUN may be a unique prefix. The run on a whole model is named by its directory.
     """
-    if (Path(run_id) / "model.json").is_file():
+    if any((Path(run_id) / name).is_file() for name in ("model.json", "shapes.json")):
         from kmem.cli.actions.whole_run import resume_model  # loads torch
 
         resume_model(Path(run_id), registry, as_json=as_json)

@@ -1,5 +1,11 @@
 """From a traced graph to Triton: what recipes share, and the file that holds what they wrote.
 
+Text of kernels and launchers:
+
+- calls.py: calls as text: launches, allocations, the launcher's function.
+- definitions.py: jitted functions from lines, for all kernels that are generated.
+- anchors/: kernels as files of Triton, read as text.
+
 Pointwise chains, reductions, softmax, norms and losses, from nodes to kernels:
 
 - pointwise.py: pointwise nodes as expressions.
@@ -9,7 +15,7 @@ Pointwise chains, reductions, softmax, norms and losses, from nodes to kernels:
 - row_recipe.py: the recipe classes of row-wise and pointwise skills.
 - pointwise_kernel.py: the kernel, settings and cost of a region without reductions.
 - reductions.py: what each kind of reduction keeps, and how its tiles, lanes and parts combine.
-- launching.py: index arithmetic, definitions and launches of kernels, and allocations.
+- launching.py: index arithmetic of row kernels, and what launchers allocate.
 - rowwise_access.py: loads and stores of row kernels, 16 bytes at a time.
 - rowwise_space.py: settings of row kernels.
 - rowwise_cost.py: what a setting of a row kernel should cost.
@@ -24,14 +30,13 @@ Running sums and products:
 - scan_views.py: which element belongs to an index of a scan, through layout operators.
 - scan_matching.py: from a graph to its scans.
 - scan_space.py: settings and costs of scan kernels.
-- scan_kernel.py: the kernels and launcher of a scan.
+- scan_kernel.py: what the kernels of a scan are handed and told.
 - scan_recipe.py: the recipe class of the scan skills.
 
 What the recipes below share; what one skill needs alone lies beside its recipe.py:
 
 - settings.py: settings as a record.
 - rates.py: what a device reaches under load.
-- calls.py: calls as text: launches, allocations, the launcher's function.
 - parts.py: numbers in parts of a lower precision.
 - accumulate.py: running sums kept short: chains, and compensated totals.
 
@@ -45,7 +50,12 @@ Matrix products:
 - ports.py: the functions that kernels are handed, and how launches hand them in.
 - approximate.py: the same where operands were rounded, in cheaper arithmetic.
 - prologue.py: what is done to an operand of a product while it is read.
+- joined.py: several products of one operand as one: the copy of their weights.
 - contraction.py: matrix products of every spelling in one form.
+- product_sites.py: the products of a graph as sites.
+- joined_text.py: what follows joined products, as the statements of one function.
+- joined_sites.py: two products of one operand and what is made of both.
+- shared_sites.py: products of one operand that are written in one launch.
 - matmul.py: text that the matrix-product recipes share.
 - finishing.py: the kernel that finishes rows of which tiles left parts.
 - partial_rows.py: rows of a product reduced where its tiles are stored.
@@ -70,18 +80,14 @@ The file:
 
 - launch_text.py: a launcher as data: its launches, its constants where they are used.
 - evaluating.py: expressions of literals and known names.
-- edited_text.py: text changed in place.
-- folding.py: kernel text at known constants: branches taken.
-- unused.py: statements that nothing needs.
-- jit_text.py: jitted functions as text: parameters, calls, names.
-- tuples.py: tuples that launches pass, taken apart.
+- jit_text.py: jitted functions as text: their parameters, and what a call gives these.
 - alignment.py: one text from the same program at several sizes.
 - constants.py: the block of constants, and the module with another one.
 - written.py: the pointers that a kernel may store through.
 - staging.py: the part of a launcher that depends on parameters alone.
 - runtime_text.py: what a module needs beside its kernels: handles, scratch, kept weights.
 - launcher_writer.py: launchers that pass tensors alone, through the compiled kernels' handles.
-- specialising.py: kernels that read the constants of their module.
+- entries.py: kernels as they were written, and what calls them with constants of their module.
 - shared_scratch.py: one allocation of scratch for a whole forward.
 - steady.py: what parameters alone decide of a forward.
 - library_calls.py: library calls, constants and attributes as text.

@@ -11,6 +11,7 @@ Source: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., secti
 
 from collections.abc import Sequence
 
+from kmem.codegen.anchors.reading import read_anchor
 from kmem.problem.operators.expressions import Helper
 
 #: Terms of one chain: of products on tensor cores (anchors probe on an H200, errors 2.3e-7 for
@@ -19,32 +20,8 @@ PROMOTE_ELEMENTS = 128
 #: Additions from which a chain is worth compensating: 2**-24 * sqrt(128 / 6) is 2.8e-7.
 LONG_CHAIN = 128
 
-ADD_COMPENSATED = (
-    "kmem_add_compensated",
-    '''
-@triton.jit
-def kmem_add_compensated(total, lost, part):
-    """total + part, and what this sum adds too much by rounding, for the next one (Kahan)."""
-    part -= lost
-    higher = total + part
-    lost = (higher - total) - part
-    # Beside an infinity or a NaN nothing is known to be lost: the difference would spread as NaN.
-    return higher, tl.where(tl.abs(lost) < float("inf"), lost, 0.0)
-''',
-)
-
-#: For chains of one step.
-ADD_CHAIN = (
-    "kmem_add_chain",
-    '''
-@triton.jit
-def kmem_add_chain(total, part):
-    """total + part, as a multiply-add: a mere addition of a product that began at zero the compiler
-    folds back into that product's own chain.
-    """
-    return tl.fma(part, 1.0, total)
-''',
-)
+#: The second for chains of one step.
+ADD_COMPENSATED, ADD_CHAIN = read_anchor("sums")
 
 
 def steps_in_chain(block: int, elements: int = PROMOTE_ELEMENTS) -> int:

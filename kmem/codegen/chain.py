@@ -15,6 +15,7 @@ every workload.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from kmem.codegen.definitions import write_definition
 from kmem.codegen.epilogue import Epilogue, grow_epilogue, write_epilogue
 from kmem.codegen.matching import FoundRegion, find_row_regions
 from kmem.codegen.reductions import REDUCTIONS
@@ -25,12 +26,8 @@ from kmem.problem.work import node_work
 from kmem.recipes import Operand
 from kmem.records import Device, TensorSpec, content_hash
 
-_HEAD = """@triton.jit
-def {name}(
-    acc, n, channel, channel_ok, place, place_ok,{pointers}
-    COUT: tl.constexpr, PLANE: tl.constexpr,
-):
-"""
+_GIVEN = "acc, n, channel, channel_ok, place, place_ok"
+_SIZES = "COUT: tl.constexpr, PLANE: tl.constexpr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +121,9 @@ def _write(graph: OpGraph, anchor: Node, members: Sequence[Node], epilogue: Epil
     reached = [_reach(graph.spec(name), anchor.spec.shape) for name in epilogue.operands]
     reaches = [reach for reach in reached if reach is not None]
     lines = [_load(index, *reach) for index, reach in enumerate(reaches)]
-    lines += [f"    {name} = {text}\n" for name, text in epilogue.statements]
-    lines.append(f"    return {epilogue.statements[-1][0]}\n")
-    pointers = "".join(f" e{index}," for index in range(len(reaches)))
-    name = f"kmem_chain_{content_hash(*lines)[:10]}"
-    text = _HEAD.format(name=name, pointers=pointers) + "".join(lines)
+    lines += [f"{name} = {text}" for name, text in epilogue.statements]
+    lines.append(f"return {epilogue.statements[-1][0]}")
+    name, text = _define("chain", len(reaches), lines, "What follows for a value and its place.")
     work = [node_work(graph, node) for node in members]
     called = [helper for helper in epilogue.helpers if helper[0] != "kmem_load_operand"]
     return Chain(
@@ -153,7 +148,14 @@ def _load(index: int, by_sample: bool, by_channel: bool, by_place: bool) -> str:
     masks = ["channel_ok"] * by_channel + ["place_ok"] * by_place
     mask = f", mask={' & '.join(masks)}, other=0.0" if masks else ""
     where = f"e{index} + ({at})" if at else f"e{index}"
-    return f"    x{index} = tl.load({where}{mask}).to(tl.float32)\n"
+    return f"x{index} = tl.load({where}{mask}).to(tl.float32)"
+
+
+def _define(purpose: str, count: int, lines: Sequence[str], says: str) -> tuple[str, str]:
+    """A function that reads so many operands."""
+    pointers = ", ".join(f"e{index}" for index in range(count))
+    name = f"kmem_{purpose}_{content_hash(*lines)[:10]}"
+    return name, write_definition(name, (_GIVEN, pointers, _SIZES), lines, says)
 
 
 # --- reductions of what the anchor's tile holds whole
@@ -224,10 +226,8 @@ def _write_region(graph: OpGraph, nodes: tuple[str, ...], region: Region, anchor
             helpers += kind.helpers
     (store,) = region.stores
     lines.append(f"return {store.value}")
-    body = "".join(f"    {line}\n" for line in lines)
-    pointers = "".join(f" e{index}," for index in range(len(given)))
-    name = f"kmem_closing_{content_hash(body, pointers)[:10]}"
-    text = _HEAD.format(name=name, pointers=pointers) + body
+    says = "What follows for all channels of a place."
+    name, text = _define("closing", len(given), lines, says)
     work = [node_work(graph, node) for node in graph.nodes if node.name in nodes]
     return Chain(
         nodes,

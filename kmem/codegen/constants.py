@@ -40,19 +40,22 @@ _MEANINGS = {
     "_INNER_BLOCKS": "tiles of rows that lie side by side",
     "_LANES": "elements of a vector of 16 bytes",
     "_LEAD": "rows that writers stay behind",
+    "_SIZES": "of the kept axes",
+    "_STRIDES": "of loads and the store along the kept axes",
+    "_PLACES": "of loads and the store: step, first, and the positions from and to",
 }
 _STRIDE = re.compile(r"_S_(?:V_)?(?P<value>\w+)_(?P<axis>\d+|R)$")
 
-#: A step of an operand of what is handed in, see ports.py.
-_STEP = re.compile(r"_STEPS(?P<side>_[AB])?_(?P<value>\d+)_(?P<axis>\d)$")
+#: Steps of what is handed in at a port, see ports.py.
+_STEPS = re.compile(r"_STEPS(?P<side>_[AB])?$")
 
 
-def _meaning(name: str) -> str:
+def _meaning(name: str, value: str) -> str:
     """A comment behind a constant whose name is short."""
-    step = _STEP.search(name)
-    if step is not None:
-        read = f"extra{(step['side'] or '').lower()}[{step['value']}]"
-        return f"  # step of {read} along {STEPS_ALONG[int(step['axis'])]}"
+    steps = _STEPS.search(name)
+    if steps is not None and value.startswith("(("):
+        read = f"extra{(steps['side'] or '').lower()}"
+        return f"  # {read} along {', '.join(STEPS_ALONG)}"
     stride = _STRIDE.search(name)
     if stride is not None:
         axis = "the row" if stride["axis"] == "R" else f"axis {stride['axis']}"
@@ -92,7 +95,7 @@ class Constants:
             if only is None or name in only:
                 value = texts[workload]
                 made = f"constant({value})" if name in self.for_kernels else value
-                lines.append(f"{name} = {made}{_meaning(name)}\n")
+                lines.append(f"{name} = {made}{_meaning(name, value)}\n")
         return "".join(lines)
 
 

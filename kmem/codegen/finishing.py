@@ -8,6 +8,7 @@ row, and stores the row's value. partial_rows.py decides which rows are reduced 
 from dataclasses import dataclass
 
 from kmem.codegen.calls import write_launch
+from kmem.codegen.definitions import write_definition
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import content_hash
 
@@ -63,7 +64,7 @@ class Finish:
 
     @property
     def suffix(self) -> str:
-        """What the names of its functions end in."""
+        """What the name of its function ends in."""
         return f"_{content_hash(*self.body)[:8]}"
 
     @property
@@ -73,22 +74,19 @@ class Finish:
 
     @property
     def kernels(self) -> tuple[tuple[str, str], ...]:
-        """The function, and the kernel under a name of its own."""
+        """The function, and the kernel that it is handed to."""
         function = f"kmem_finish{self.suffix}"
-        head = f"@triton.jit\ndef {function}(\n    place, inside, PARTS: tl.constexpr,"
-        text = f"{head} BLOCK_P: tl.constexpr\n):\n"
-        text += '    """A row\'s value from the states of its parts."""\n'
-        text += "".join(f"    {line}\n" for line in self.body)
-        name, kernel = FINISH_ROWS
-        renamed = kernel.replace(f"{name}(", f"{name}{self.suffix}(")
-        return (*self.helpers, (function, text), (name + self.suffix, renamed))
+        parameters = "place, inside, PARTS: tl.constexpr, BLOCK_P: tl.constexpr"
+        says = "A row's value from the states of its parts."
+        text = write_definition(function, (parameters,), self.body, says)
+        return (*self.helpers, (function, text), FINISH_ROWS)
 
     def write_launch(self) -> str:
         """The launch that reads `parts` and writes `out`."""
         block_p = next_power_of_two(self.parts)
         block_r = min(_MOST_ROWS, max(1, _TILE // block_p), next_power_of_two(self.rows))
         return write_launch(
-            f"{FINISH_ROWS[0]}{self.suffix}",
+            FINISH_ROWS[0],
             ceil_div(self.rows, block_r),
             f"parts, out, FINISH=kmem_finish{self.suffix}",
             f"ROWS={self.rows}, PARTS={self.parts}, STATES={self.states}",

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from kmem.codegen.entries import Launcher
 from kmem.codegen.library_calls import attribute, write_call, write_constant
-from kmem.codegen.specialising import Launcher
 from kmem.codegen.steady import SteadyValues, find_steady
 from kmem.errors import RecipeError
 from kmem.problem.graph import DEVICE, Arg, Node, OpGraph, Placeholder

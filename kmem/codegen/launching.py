@@ -1,4 +1,4 @@
-"""Index arithmetic, definitions and launches of kernels, and allocations, for several writers.
+"""Index arithmetic of row kernels, and what launchers of several writers allocate.
 
 Variables that `OffsetWriter` makes: from `block` and `part`, which are given, `row` (BK, 1) number
 of each row, `k` (BK, 1) place along the innermost kept axis, `k_valid`, `o0..` scalars of the outer
@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from kmem.codegen.region import Region
 from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Operand, Settings
-from kmem.records import content_hash
 
 #: A mask for places along both axes of a tile, None where the tile divides both.
 _BOTH_MASKS = "(None if EVEN_K else k_valid) if {even} else (valid if EVEN_K else k_valid & valid)"
@@ -160,42 +159,6 @@ def stride_constants(name: str, strides: Sequence[int]) -> dict[str, object]:
 def indent(lines: Iterable[str], levels: int = 1) -> list[str]:
     """Lines of a body, so many levels deeper."""
     return [f"{'    ' * levels}{line}" for line in lines]
-
-
-def entry(name: str, pointers: Sequence[str], constants: Iterable[str], body: Iterable[str]) -> str:
-    """A jitted function of pointers and constexpr arguments."""
-    arguments = ", ".join([*pointers, *(f"{constant}: tl.constexpr" for constant in constants)])
-    return _define("@triton.jit\n", name, arguments, body)
-
-
-def name_kernel(
-    name: str, pointers: Sequence[str], constants: Iterable[str], body: Sequence[str]
-) -> tuple[str, str]:
-    """(name, text) of a jitted function whose name ends in a hash of its text.
-
-    So two kernels of one name are one kernel.
-    """
-    constants = list(constants)
-    unique = f"{name}_{content_hash(entry(name, pointers, constants, body))[:8]}"
-    return unique, entry(unique, pointers, constants, body)
-
-
-def write_call(
-    kernel: str, grid: str, pointers: Sequence[str], keywords: Mapping[str, object]
-) -> str:
-    """A launch of a kernel over a one-dimensional grid."""
-    arguments = ", ".join([*pointers, *(f"{key}={value}" for key, value in keywords.items())])
-    return f"{kernel}[({grid},)]({arguments})"
-
-
-def write_launcher(inputs: Sequence[str], body: Iterable[str]) -> str:
-    """The function `launch` of an emission."""
-    return _define("", "launch", ", ".join(inputs), body)
-
-
-def _define(decorator: str, name: str, arguments: str, body: Iterable[str]) -> str:
-    lines = "\n".join(indent(body))
-    return f"{decorator}def {name}({arguments}):\n{lines}\n"
 
 
 def assignments(constants: Mapping[str, object]) -> list[str]:

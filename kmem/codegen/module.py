@@ -3,7 +3,7 @@
 `ModelNew` subclasses the copied `Model`, so that constructor and state_dict are the same by
 construction. Its forward compares the inputs (shape, dtype, strides, scalar values, train/eval mode
 where it matters) with INPUTS and otherwise runs the reference operators. forward.py writes what a
-plan does, specialising.py its kernels; layout.py breaks what is generated into lines of 100
+plan does, entries.py its kernels; layout.py breaks what is generated into lines of 100
 columns, while the problem's own text stays as its author wrote it.
 
 Autograd: emitted kernels have no backward, so a forward that must record gradients runs the
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from kmem.codegen.alignment import Misaligned
 from kmem.codegen.constants import BEGIN, CONSTANT, END, Constants
+from kmem.codegen.entries import ModuleKernels
 from kmem.codegen.forward import (
     Forward,
     SitePlan,
@@ -37,7 +38,6 @@ from kmem.codegen.lint_excuses import excuse_rules
 from kmem.codegen.reference_text import reference_source
 from kmem.codegen.runtime_text import RUNTIME, SCRATCH, STAGED
 from kmem.codegen.shared_scratch import share_scratch
-from kmem.codegen.specialising import Specialiser
 from kmem.host.syntax import parse_python
 from kmem.problem.graph import OpGraph
 
@@ -178,13 +178,13 @@ def _assemble(
 ) -> EmittedModule:
     constants = Constants()
     writer = LauncherWriter(constants)
-    specialiser = Specialiser(constants, writer)
+    module_kernels = ModuleKernels(constants, writer)
     steady = steady_values(plans[0])
     for place, label in enumerate(_labels(plans[0])):
         entry = plans[0].sites[place]
         emissions = [plan.sites[place].emission for plan in plans]
-        specialiser.add_site(label, emissions, entry.origin, steady_inputs(entry.site, steady))
-    kernels, own = specialiser.write()
+        module_kernels.add_site(label, emissions, entry.origin, steady_inputs(entry.site, steady))
+    kernels, own = module_kernels.write()
     kept = [
         place
         for place, entry in enumerate(plans[0].sites)

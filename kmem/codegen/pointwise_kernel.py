@@ -8,14 +8,9 @@ evict_first loads).
 
 from math import log2
 
-from kmem.codegen.launching import (
-    allocations,
-    assignments,
-    name_kernel,
-    stride_constants,
-    write_call,
-    write_launcher,
-)
+from kmem.codegen.calls import write_launch_function
+from kmem.codegen.definitions import define
+from kmem.codegen.launching import allocations, assignments, stride_constants
 from kmem.codegen.pointwise import compute_type
 from kmem.codegen.region import Load, Map, Region, Store
 from kmem.problem.operators.expressions import order_helpers
@@ -29,17 +24,18 @@ def emit_pointwise(region: Region, settings: Settings) -> Emission:
     outputs = [f"q{index}" for index in range(len(region.outputs))]
     constants = _constants(region, int(settings["BLOCK"]))
     body = _body(region, streams=settings["HINT"] == "stream")
-    kernel = name_kernel("pointwise", [*inputs, *outputs], constants, body)
-    keywords = {key: key for key in constants} | {"num_warps": settings["num_warps"]}
+    says = "BLOCK elements of the result, element by element."
+    kernel = define("pointwise", [*inputs, *outputs], constants, body, says)
+    launch = kernel.write_launch("triton.cdiv(N, BLOCK)", {}, {"num_warps": settings["num_warps"]})
     lines = [
         *assignments(constants),
         *allocations(region),
-        write_call(kernel[0], "triton.cdiv(N, BLOCK)", [*inputs, *outputs], keywords),
+        launch,
         f"return {', '.join(outputs)}",
     ]
     maps = [item for item in region.statements if isinstance(item, Map)]
     helpers = order_helpers(helper for item in maps for helper in item.helpers)
-    return Emission((*helpers, kernel), write_launcher(inputs, lines))
+    return Emission((*helpers, kernel.kernel), write_launch_function(inputs, lines))
 
 
 def _constants(region: Region, block: int) -> dict[str, object]:
@@ -60,7 +56,6 @@ def _constants(region: Region, block: int) -> dict[str, object]:
 def _body(region: Region, *, streams: bool) -> list[str]:
     dense = _dense_strides(region)
     lines = [
-        '"""BLOCK elements of the result, element by element."""',
         "pid = tl.program_id(0)",
         "if WIDE:",
         "    pid = pid.to(tl.int64)",

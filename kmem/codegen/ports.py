@@ -13,14 +13,14 @@ belong. It is a function of its own, so that no address follows from one that is
 compilers that look for what a kernel writes would take these for written. Such a function is
 written from the statements of an epilogue or an opening (`write_function`), a launch passes it
 (`port_arguments`), and `hand_in` gives the kernels that take it names of their own, so that two
-sites whose functions differ do not share a kernel. specialising.py then writes the function's name
-where the kernel calls its port, and takes the tuples apart.
+sites whose functions differ do not share a kernel.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kmem.codegen.definitions import write_definition
 from kmem.codegen.epilogue import Epilogue
 from kmem.records import content_hash
 
@@ -53,33 +53,31 @@ BEFORE_B = Port("BEFORE_B", "extra_b", "STEPS_B", "q")
 #: What is handed in at each port; a port that is left out, or has no statements, stays empty.
 Functions = Mapping[Port, Epilogue]
 
-_HEAD = """@triton.jit
-def {name}(
-    acc, batch, rows, columns, extra,
-    STEPS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
-):
-    \"\"\"What is made of a tile of values.\"\"\"
-"""
-_PLACE_HEAD = """@triton.jit
-def {name}(rows, columns, N: tl.constexpr):
-    \"\"\"The rows and columns where what is left of a tile belongs.\"\"\"
-"""
+_PARAMETERS = (
+    "acc, batch, rows, columns, extra",
+    "STEPS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr",
+)
 
 
 def write_function(port: Port, chain: Epilogue) -> tuple[str, str]:
     """The name and the text of the function that runs a chain's statements on `acc`."""
-    lines = [line for index in range(len(chain.operands)) for line in _load_operand(index)]
+    lines = [f"{name} = {text}" for name, text in chain.before_reads]
+    read_at = chain.read_at or (("columns", "N"),) * len(chain.operands)
+    for index, (columns, count) in enumerate(read_at):
+        lines += _load_operand(index, columns, count)
     lines += [f"{name} = {text}" for name, text in chain.statements]
     lines.append(f"return {chain.statements[-1][0]}")
     name = _function_name(port, chain)
-    return name, _HEAD.format(name=name) + "".join(f"    {line}\n" for line in lines)
+    says = "What is made of a tile of values."
+    return name, write_definition(name, _PARAMETERS, lines, says)
 
 
 def write_place(chain: Epilogue) -> tuple[str, str]:
     """The name and the text of the function that says where a chain's values belong."""
     lines = [*(f"{name} = {text}" for name, text in chain.places), "return rows, columns"]
     name = f"kmem_place{chain.suffix}"
-    return name, _PLACE_HEAD.format(name=name) + "".join(f"    {line}\n" for line in lines)
+    says = "The rows and columns where what is left of a tile belongs."
+    return name, write_definition(name, ("rows, columns, N: tl.constexpr",), lines, says)
 
 
 def port_arguments(
@@ -132,12 +130,13 @@ def _function_name(port: Port, chain: Epilogue) -> str:
     return f"kmem_{port.function.split('_')[0].lower()}{chain.suffix}"
 
 
-def _load_operand(index: int) -> list[str]:
-    """The tile of one operand."""
+def _load_operand(index: int, columns: str, count: str) -> list[str]:
+    """The tile of one operand at so many columns."""
     steps = ", ".join(f"STEPS[{index}][{axis}]" for axis in range(len(STEPS_ALONG)))
     return [
         f"x{index} = kmem_load_operand(",
-        f"    extra[{index}], batch // BATCH_INNER, batch % BATCH_INNER, rows, columns, M, N,",
+        f"    extra[{index}], batch // BATCH_INNER, batch % BATCH_INNER, rows, "
+        f"{columns}, M, {count},",
         f"    {steps},",
         ")",
     ]

@@ -34,14 +34,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kmem.codegen.accumulate import COMPENSATION
-from kmem.codegen.launching import (
-    allocations,
-    assignments,
-    indent,
-    name_kernel,
-    write_call,
-    write_launcher,
-)
+from kmem.codegen.calls import write_launch_function
+from kmem.codegen.definitions import define
+from kmem.codegen.launching import allocations, assignments, indent
 from kmem.codegen.reductions import REDUCTIONS
 from kmem.codegen.region import Region
 from kmem.codegen.rowwise_access import RowAccess, row_access
@@ -139,7 +134,7 @@ class _Writer:
             self.launches.append(launch)
         return Emission(
             (*order_helpers(self.passes.helpers), *self.kernels),
-            write_launcher(self.inputs, self._launcher()),
+            write_launch_function(self.inputs, self._launcher()),
         )
 
     def _add(
@@ -156,14 +151,11 @@ class _Writer:
             own: arguments, and a grid, whose values are not the launcher's variables of that name.
         """
         own = own or {}
-        says = f'"""{_SAYS[name.rstrip("0123456789")]}"""'
-        kernel = name_kernel(f"{self.purpose}_{name}", pointers, self.constants, [says, *body])
-        keywords = {key: own.get(key, key) for key in self.constants}
-        keywords["num_warps"] = own.get("num_warps", self.settings["num_warps"])
-        self.kernels.append(kernel)
-        self.launches.append(
-            write_call(kernel[0], str(own.get(grid, grid)), pointers, keywords | self.options)
-        )
+        says = _SAYS[name.rstrip("0123456789")]
+        kernel = define(f"{self.purpose}_{name}", pointers, self.constants, body, says)
+        options = {"num_warps": own.get("num_warps", self.settings["num_warps"]), **self.options}
+        self.kernels.append(kernel.kernel)
+        self.launches.append(kernel.write_launch(str(own.get(grid, grid)), own, options))
 
     # --- one kernel
 

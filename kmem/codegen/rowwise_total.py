@@ -1,6 +1,6 @@
 """The last kernel of a region with a total: one program that sums what the rows left."""
 
-from kmem.codegen.launching import name_kernel, write_call
+from kmem.codegen.definitions import define
 from kmem.codegen.region import Region
 from kmem.problem.sizes import next_power_of_two
 
@@ -22,8 +22,7 @@ def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     names = [f"total_{index}" for index in range(len(total.values))]
     both = [f"{name}, {name}_lost" for name in names]
     zeros = "tl.zeros((TILE,), tl.float32)"
-    lines = ['"""The sum of what all rows left, by one program."""']
-    lines += [f"{pair} = {zeros}, {zeros}" for pair in both]
+    lines = [f"{pair} = {zeros}, {zeros}" for pair in both]
     lines += ["for start in range(0, ROWS, TILE):", "    i = start + tl.arange(0, TILE)"]
     lines += [
         f"    {pair} = kmem_add_compensated({pair}, "
@@ -34,7 +33,8 @@ def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     pointer = f"q{total.output}"
     lines += [f"tl.store({pointer}, ({total.text}).to({pointer}.dtype.element_ty))"]
     pointers = [pointer, *(f"t{index}" for index in range(len(names)))]
-    kernel = name_kernel(f"{purpose}_total", pointers, ["ROWS", "TILE"], lines)
+    says = "The sum of what all rows left, by one program."
+    total_of_rows = define(f"{purpose}_total", pointers, ["ROWS", "TILE"], lines, says)
     tile = min(_TILE, next_power_of_two(region.rows))
-    values = {"ROWS": "ROWS", "TILE": tile, "num_warps": max(1, tile // 512)}
-    return kernel, write_call(kernel[0], "1", pointers, values)
+    launch = total_of_rows.write_launch("1", {"TILE": tile}, {"num_warps": max(1, tile // 512)})
+    return total_of_rows.kernel, launch

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from kmem.codegen.constants import Constants
-from kmem.codegen.specialising import Launcher
+from kmem.codegen.entries import Launcher
 from kmem.host.syntax import parse_python
 
 _SCRATCH = "scratch"  # as launcher_writer.py calls it

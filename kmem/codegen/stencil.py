@@ -4,13 +4,13 @@ strip_writer.py writes the kernel, strip_tuning.py has the knobs and times, wind
 the recipes that call this own matching.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from kmem.codegen.calls import write_launch, write_launch_function
+from kmem.codegen.calls import write_launch_function
+from kmem.codegen.definitions import Definition
 from kmem.codegen.settings import read_settings
-from kmem.codegen.strip_writer import StripWriter, strip_pointers
+from kmem.codegen.strip_writer import SIZES, StripWriter, strip_pointers
 from kmem.codegen.windows import Tile, WindowAxis
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Emission, Settings
@@ -73,26 +73,22 @@ def strip_count(stencil: Stencil, tile: Tile) -> int:
 def emit_strips(stencil: Stencil, knobs: StripSettings) -> Emission:
     """The kernel and `launch(x[, w[, bias]])`."""
     kernel = StripWriter(stencil.axes, knobs, stencil.combine, has_bias=stencil.has_bias).write()
-    return Emission((kernel,), _write_launcher(kernel[0], stencil, knobs))
+    return Emission((kernel.kernel,), _write_launcher(kernel, stencil, knobs))
 
 
-def _write_launcher(kernel: str, stencil: Stencil, knobs: StripSettings) -> str:
+def _write_launcher(kernel: Definition, stencil: Stencil, knobs: StripSettings) -> str:
     """Sizes are written as numbers, for an emission belongs to one workload."""
     blocks = 1
     if knobs.shift == "load":
         blocks = ceil_div(stencil.axes[2].out, knobs.groups * knobs.lanes)
     pointers = strip_pointers(stencil.combine, has_bias=stencil.has_bias)
     channels = 1 if stencil.is_separable else stencil.output[1]
-    launch = write_launch(
-        kernel,
-        ceil_div(strip_count(stencil, knobs), knobs.strips) * blocks,
-        ", ".join(pointers),
-        _join([stencil.planes, channels, stencil.multiplier]),
-        _join(axis.size for axis in stencil.axes),
-        _join(axis.out for axis in stencil.axes),
-        _join([knobs.groups, stencil.divisor, int(stencil.count_padding)]),
-        f"num_warps={knobs.warps}",
-    )
+    sizes = [stencil.planes, channels, stencil.multiplier]
+    sizes += [axis.size for axis in stencil.axes] + [axis.out for axis in stencil.axes]
+    sizes += [knobs.groups, stencil.divisor, int(stencil.count_padding)]
+    programs = ceil_div(strip_count(stencil, knobs), knobs.strips) * blocks
+    options = {"num_warps": knobs.warps}
+    launch = kernel.write_launch(str(programs), dict(zip(SIZES, sizes, strict=True)), options)
     statements = [
         f"y = torch.empty({tuple(stencil.output)!r}, dtype=x.dtype, device=x.device)",
         launch,
@@ -100,7 +96,3 @@ def _write_launcher(kernel: str, stencil: Stencil, knobs: StripSettings) -> str:
     ]
     inputs = [pointer for pointer in pointers if pointer != "y"]
     return write_launch_function(inputs, statements)
-
-
-def _join(sizes: Iterable[int]) -> str:
-    return ", ".join(map(repr, sizes))

@@ -15,16 +15,14 @@ windows.py.
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
+from kmem.codegen.definitions import Definition, define
 from kmem.codegen.windows import Tile, WindowAxis, column_taps, lanes_in, row_starts
 from kmem.errors import RecipeError
-from kmem.records import content_hash
 
-#: Constexpr parameters, by lines of the signature.
-_SIZES = (
-    ("PLANES", "CHANNELS", "MULTIPLIER"),
-    ("D", "H", "W"),
-    ("OD", "OH", "OW"),
-    ("T", "DIVISOR", "COUNT_PADDING"),
+#: Constants of a kernel, as stencil.py gives them.
+SIZES = (
+    *("PLANES", "CHANNELS", "MULTIPLIER", "D", "H", "W", "OD", "OH", "OW"),
+    *("T", "DIVISOR", "COUNT_PADDING"),
 )
 
 
@@ -52,11 +50,8 @@ class StripWriter:
         self.lift = "[:, :, None]" if tile.strips > 1 and self.width > 1 else ""
         self.lines: list[str] = []
 
-    def write(self) -> tuple[str, str]:
-        """(name, source).
-
-        The name carries a hash of the text, so that different texts never share one.
-        """
+    def write(self) -> Definition:
+        """The kernel."""
         self._write_position()
         self._write_columns()
         if self.combine == "weighted":
@@ -66,13 +61,9 @@ class StripWriter:
         else:
             self._write_columns_first()
         self._write_outputs()
-        pointers = ", ".join(strip_pointers(self.combine, has_bias=self.has_bias))
-        sizes = [", ".join(f"{size}: tl.constexpr" for size in sizes) for sizes in _SIZES]
-        body = "".join(f"    {line}\n" for line in self.lines)
-        name = f"_strip_{self.combine}_{content_hash(', '.join([pointers, *sizes]), body)[:10]}"
-        parameters = "".join(f"    {line},\n" for line in (pointers, *sizes))
-        says = '    """Whole rows of the output in strips: each input row is read once."""\n'
-        return name, f"@triton.jit\ndef {name}(\n{parameters}):\n{says}{body}"
+        pointers = strip_pointers(self.combine, has_bias=self.has_bias)
+        says = "Whole rows of the output in strips: each input row is read once."
+        return define(f"kmem_strip_{self.combine}", pointers, SIZES, self.lines, says)
 
     def _add(self, *lines: str) -> None:
         self.lines.extend(lines)

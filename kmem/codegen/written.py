@@ -1,7 +1,8 @@
 """Which of its pointers a kernel may store through, read from its text.
 
-A pointer is followed through assignments, arithmetic and calls of the file's own functions. What is
-not understood counts as a store, so that a pointer that is not named here is only read.
+A pointer is followed through assignments, arithmetic and calls of the file's own functions, those
+that a kernel is handed among them. What is not understood counts as a store, so that a pointer that
+is not named here is only read.
 """
 
 import ast
@@ -32,28 +33,34 @@ def written_parameters(name: str, functions: Mapping[str, JitFunction]) -> froze
     return _Reader(functions).use_of(name).written
 
 
+#: Functions that a call hands in: what the callee's parameters are called in the file.
+_HandedIn = frozenset[tuple[str, str]]
+
+
 class _Reader:
-    """Reads the functions of one file, each once."""
+    """Reads the functions of one file, each once for what it is handed."""
 
     def __init__(self, functions: Mapping[str, JitFunction]) -> None:
         self.functions = functions
-        self._found: dict[str, PointerUse] = {}
+        self._found: dict[tuple[str, _HandedIn], PointerUse] = {}
 
-    def use_of(self, name: str) -> PointerUse:
-        if name not in self._found:
+    def use_of(self, name: str, handed_in: _HandedIn = frozenset()) -> PointerUse:
+        key = name, handed_in
+        if key not in self._found:
             function = self.functions[name]
             everything = frozenset(parameter.name for parameter in function.parameters)
-            self._found[name] = PointerUse(everything, everything)  # of one that calls itself
+            self._found[key] = PointerUse(everything, everything)  # of one that calls itself
             if "pointer_type" not in function.text:  # addresses may be made of numbers there
-                self._found[name] = _Flow(self, function).use
-        return self._found[name]
+                self._found[key] = _Flow(self, function, handed_in).use
+        return self._found[key]
 
 
 class _Flow:
     """Of which parameters each name of a function may hold the address."""
 
-    def __init__(self, reader: _Reader, function: JitFunction) -> None:
+    def __init__(self, reader: _Reader, function: JitFunction, handed_in: _HandedIn) -> None:
         self.reader = reader
+        self.handed_in = dict(handed_in)
         self.held = {parameter.name: {parameter.name} for parameter in function.parameters}
         nodes = list(ast.walk(parse_python(function.text)))
         while self._follow(nodes):
@@ -98,12 +105,21 @@ class _Flow:
                 return set()  # what lies there is no address
             callee = self._callee(node)
             if callee is not None:
-                parts = self._given(node, callee, self.reader.use_of(callee.name).returned)
+                parts = self._given(node, callee, self._use_of(node, callee).returned)
         return set().union(*map(self._of, parts))
 
     def _callee(self, call: ast.Call) -> JitFunction | None:
         name = call.func.id if isinstance(call.func, ast.Name) else ""
-        return self.reader.functions.get(name)
+        return self.reader.functions.get(self.handed_in.get(name, name))
+
+    def _use_of(self, call: ast.Call, callee: JitFunction) -> PointerUse:
+        names = {
+            parameter: self.handed_in.get(value.id, value.id)
+            for parameter, value in bind(call, callee).items()
+            if isinstance(value, ast.Name)
+        }
+        handed_in = {each for each in names.items() if each[1] in self.reader.functions}
+        return self.reader.use_of(callee.name, frozenset(handed_in))
 
     def _given(
         self, call: ast.Call, callee: JitFunction, parameters: frozenset[str]
@@ -119,7 +135,7 @@ class _Flow:
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         callee = self._callee(call)
         if callee is not None:
-            yield from self._given(call, callee, self.reader.use_of(callee.name).written)
+            yield from self._given(call, callee, self._use_of(call, callee).written)
         elif isinstance(call.func, ast.Name):
             yield from given if call.func.id not in _PURE else ()
         elif isinstance(call.func, ast.Attribute):

@@ -25,17 +25,23 @@ from kmem.rewrites import Rewrites
 
 #: An error up to so many times its allowance is one that better sums can mend.
 _NEAR = 10.0
+#: What products of a single rounded term err (TF32, fp16), however little is allowed.
+_ROUNDED = (2.0**-16, 2.0**-10)
 #: Kernels of one kind that climb at once, those predicted fastest: the others of the round would
 #: err alike, and later ones begin on the rung that was found necessary.
 _CLIMBS_AT_ONCE = 3
 
 
 def near_miss(measurement: Measurement) -> ErrorReport | None:
-    """The error that a kernel was refused for, if it is within a factor 10 of the allowance."""
+    """The error that a kernel was refused for, if more accurate arithmetic may mend it.
+
+    It is within a factor 10 of the allowance, or what operands rounded to ten bits cost.
+    """
     if measurement.status is not Status.WRONG_VALUES or not measurement.errors:
         return None
     last = measurement.errors[-1]  # the judge stops at the first that is too large
-    return last if 1.0 < last.excess <= _NEAR else None
+    is_rounded = _ROUNDED[0] <= last.relative_error <= _ROUNDED[1]
+    return last if last.excess > 1.0 and (last.excess <= _NEAR or is_rounded) else None
 
 
 def next_rungs(

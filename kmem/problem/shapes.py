@@ -3,7 +3,7 @@
 import ast
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,9 +40,20 @@ def read_shapes(text: str, problem: Problem) -> tuple[Shape, ...]:
 
     Raises ProblemError: if the text is no such thing, or names what the problem has not.
     """
-    constants = _constants(problem)
+    return combine_sizes(text, _constants(problem), f"no integer at the top of {problem.path}")
+
+
+def combine_sizes(text: str, names: Mapping[str, str], what: str) -> tuple[Shape, ...]:
+    """The shapes that a text or a file of such lines names, as `read_shapes` does.
+
+    Args:
+        names: that sizes may have, by their lower case.
+        what: is said of another name, as in "no size of an input".
+
+    Raises ProblemError: if the text is no such thing, or names none of the names.
+    """
     shapes = dict.fromkeys(
-        shape for line in _lines(text) for shape in _combinations(line, constants, problem)
+        shape for line in _lines(text) for shape in _combinations(line, names, what)
     )
     if not shapes:
         raise ProblemError(f"{text} names no shape; write lines like batch=1,8,64 seq=128..4096")
@@ -99,7 +110,7 @@ def _constants(problem: Problem) -> dict[str, str]:
     }
 
 
-def _combinations(line: str, constants: dict[str, str], problem: Problem) -> Iterator[Shape]:
+def _combinations(line: str, constants: Mapping[str, str], kind: str) -> Iterator[Shape]:
     names: list[str] = []
     sizes: list[list[int]] = []
     for part in line.split():
@@ -111,7 +122,7 @@ def _combinations(line: str, constants: dict[str, str], problem: Problem) -> Ite
         name = constants.get(match[1].lower())
         if name is None or name in names:
             known = ", ".join(sorted(constants)) or "none"
-            what = "is given twice" if name else f"is no integer at the top of {problem.path}"
+            what = "is given twice" if name else f"is {kind}"
             raise ProblemError(f"{match[1]} {what}; there are: {known}")
         names.append(name)
         sizes.append(sorted({size for each in match[2].split(",") for size in _sizes(each)}))

@@ -19,7 +19,9 @@ In the order in which a model passes:
 - extract.py: the pieces as files, and told in a table.
 - compose.py: a model put together again, with kernels in the places of pieces.
 - recompute.py: a backward for kernels that have none.
+- in_place.py: what stands in the place of a module's forward, and how it has fared.
 - binding.py: a composed model bound to a user's model, and taken away again.
+- bucket_table.py: a model composed at several shapes, and the one that serves a call.
 - clock.py: how fast a composed model is beside the model and other ways to run it.
 - oracle.py: what a model must compute, in float64 and as its graph was captured.
 - proof.py: a composed model held to its model, in a process of its own.
@@ -29,4 +31,5 @@ In the order in which a model passes:
 - result.py: what a run on a model came to.
 - report.py: its report.md.
 - optimizing.py: a run on a model, piece by piece.
+- at_shapes.py: a run for each of many shapes of a model.
 """

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, update_wrapper
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,11 @@ from torch.utils import _pytree as pytree
 from kmem.errors import OutputError
 from kmem.whole.capture import inner_hooks
 from kmem.whole.compose import GRAPH, KERNELS, MANIFEST
+from kmem.whole.in_place import BoundForward, Standing
 from kmem.whole.recompute import run_recomputed
+
+#: What is known of a tensor among the arguments: its shape, strides and dtype.
+_TENSOR = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def read_composed(directory: Path) -> Composed | None:
 class ModelHandle:
     """What was bound to a model; also a context manager that undoes it at its end."""
 
-    def __init__(self, forwards: Sequence["SegmentForward"]) -> None:
+    def __init__(self, forwards: Sequence[BoundForward]) -> None:
         self.forwards = list(forwards)
 
     def __enter__(self) -> "ModelHandle":
@@ -76,8 +80,12 @@ class ModelHandle:
             forward.remove()
         self.forwards = []
 
+    def status(self) -> list[Standing]:
+        """What serves which calls, what was passed on, and why."""
+        return [standing for forward in self.forwards for standing in forward.standings()]
+
     def __str__(self) -> str:
-        return "\n".join(map(str, self.forwards)) or "nothing is replaced"
+        return "\n".join(map(str, self.status())) or "nothing is replaced"
 
 
 def bind(
@@ -95,11 +103,28 @@ def bind(
 
     Raises ValueError: if the model is another one, or has kernels already.
     """
+    forwards = forwards_of(model, composed, only=only, kernel_class=kernel_class)
+    for forward in forwards:
+        forward.install()
+    return ModelHandle(forwards)
+
+
+def forwards_of(
+    model: nn.Module,
+    composed: Composed,
+    *,
+    only: Sequence[str] | None = None,
+    kernel_class: str = "ModelNew",
+) -> list["SegmentForward"]:
+    """What `bind` puts into a model, not yet in its place.
+
+    Raises ValueError: if the model is another one, or has kernels already.
+    """
     graph = _load(composed.directory / GRAPH)
     forwards = []
     for data in composed.data["segments"]:
         module = model.get_submodule(data["path"])
-        if isinstance(vars(module).get("forward"), SegmentForward):
+        if isinstance(vars(module).get("forward"), BoundForward):
             raise ValueError(
                 f"{data['path'] or 'The model'} has kernels already; call undo() on their handle"
             )
@@ -116,9 +141,7 @@ def bind(
         ]
         function = getattr(graph, data["function"])
         forwards.append(SegmentForward(model, module, data, function, pieces))
-    for forward in forwards:
-        forward.install()
-    return ModelHandle(forwards)
+    return forwards
 
 
 def _load(place: Path) -> ModuleType:
@@ -187,8 +210,8 @@ class _Piece:
         return shell(*inputs)
 
 
-class SegmentForward:
-    """What stands in the place of a module's forward."""
+class SegmentForward(BoundForward):
+    """A composed graph in the place of a module's forward."""
 
     def __init__(
         self,
@@ -198,11 +221,8 @@ class SegmentForward:
         function: Callable[..., Any],
         pieces: Sequence[_Piece],
     ) -> None:
-        self.path: str = data["path"]
-        self.served, self.passed_on = 0, 0
-        self.reason = ""
-        self._module, self._function = module, function
-        self._pieces = pieces
+        super().__init__(data["path"], module)
+        self._function, self._pieces = function, pieces
         training = data["training"]
         self._has_backward = data["backward"]
         self._modes = [
@@ -215,38 +235,26 @@ class SegmentForward:
         self._leaves = data["leaves"]
         self._given = [_expected(each) for each in data["given"]]
         self._state = [(*_owner(model, each["name"]), _dtype(each)) for each in data["state"]]
-        self._kernels = [each["kernel"] for each in data["pieces"]]
-        self._had_its_own = "forward" in vars(module)
-        self._original = module.forward
-        update_wrapper(self, self._original)
 
-    def install(self) -> None:
-        self._module.forward = self
+    def standings(self) -> list[Standing]:
+        return [self.standing("")]
 
-    def remove(self) -> None:
-        if vars(self._module).get("forward") is not self:
-            return
-        if self._had_its_own:
-            self._module.forward = self._original
-        else:
-            del self._module.forward
+    def standing(self, bucket: str) -> Standing:
+        """How it has fared at shapes that have such a name."""
+        kernels = len(self._pieces)
+        return Standing(self.path, bucket, kernels, self.served, self.passed_on, self.reason)
 
-    def __str__(self) -> str:
-        text = f"{self.path or 'the model'}: {len(self._kernels)} pieces have kernels"
-        if self.served:
-            text += f", served {self.served} calls"
-        return f"{text}, passed on {self.passed_on} ({self.reason})" if self.reason else text
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the tensors that it takes."""
+        return tuple(each[0] for each in self._given if len(each) == _TENSOR)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, spec = pytree.tree_flatten((args, kwargs))
+    def find(self, leaves: Sequence[Any], spec: pytree.TreeSpec) -> Callable[[], Any] | str:
         state = [getattr(module, name) for module, name, _ in self._state]
-        reason = self._objection(leaves, spec, state)
-        if reason:
-            self.passed_on += 1
-            self.reason = reason
-            return self._original(*args, **kwargs)
+        return self._objection(leaves, spec, state) or partial(self._answer, leaves, state)
+
+    def _answer(self, leaves: Sequence[Any], state: Sequence[torch.Tensor]) -> Any:
         made = self._function(state, self._pieces, leaves)
-        self.served += 1
         results = [leaf[0] if isinstance(leaf, list) else made[leaf] for leaf in self._leaves]
         return pytree.tree_unflatten(results, self._outputs)
 

@@ -125,6 +125,20 @@ def _build_without_values(source: ModelSource, precision: Precision, mode: FakeT
     return build_real(source, precision)
 
 
+def input_shapes(
+    source: ModelSource, precision: Precision = Precision.MATCH
+) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the tensors that a model is given, which are drawn without memory.
+
+    Raises ProblemError: if it cannot be built.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with quiet_fake_tensors():
+        built = _build_without_values(source, precision, mode)
+    leaves = pytree.tree_leaves((built.args, dict(built.kwargs)))
+    return tuple(tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
 def _build(source: ModelSource, precision: Precision, *, fake: bool) -> Built:
     built = source.make()
     if precision is not Precision.BF16:

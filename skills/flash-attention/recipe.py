@@ -1,6 +1,7 @@
 """Writes scaled dot-product attention, fused (fused.py) or in two stages (two_stages.py).
 
-fp32 is split into parts first (split_rows.py). Which sites, knobs and times are here.
+fp32 is split into parts first (split_rows.py), and written again where parts do not hold it
+(mending.py). Which sites, knobs and times are here.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from kmem.records import Contract, Device
 
 from .attention import Attention, AttentionSettings
 from .fused import FUSED, write_fused
+from .mending import MEND, write_mending
 from .split_rows import SPLIT_ROWS, TILE_HELPERS, write_splitting
 from .two_stages import OUTPUT, SCORES, WEIGHTS, output_columns, write_two_stages
 
@@ -101,7 +103,7 @@ class FlashAttention(Recipe):
             memory_ms += scores / bandwidth * 1e3
         product_ms = _product_ms(detail, knobs, device)
         exposed_ms = EXPOSED * min(product_ms, memory_ms)
-        launches = (1 if knobs.is_fused else 3) + (3 if detail.is_split else 0)
+        launches = (1 if knobs.is_fused else 3) + (4 if detail.is_split else 0)
         return split_ms + max(product_ms, memory_ms) + exposed_ms + launches * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
@@ -117,6 +119,7 @@ class FlashAttention(Recipe):
             out,
             *(write_splitting(detail) if detail.is_split else ()),
             *write(detail, knobs),
+            *((write_mending(detail),) if detail.is_split else ()),
             "return out",
         ]
         kernels = (
@@ -124,6 +127,7 @@ class FlashAttention(Recipe):
             *((SPLIT_ROWS,) if detail.is_split else ()),
             TILE_HELPERS,
             *((FUSED,) if knobs.is_fused else (SCORES, WEIGHTS, OUTPUT)),
+            *((MEND,) if detail.is_split else ()),
         )
         return Emission(kernels, write_launch_function(["q", "k", "v"], statements))
 

@@ -26,13 +26,14 @@ SPLIT_ROWS = (
     '''
 @triton.jit
 def kmem_split_rows(
-    x, high, low, exponents,
+    x, high, low, exponents, losses,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr,
     X_OUTER: tl.constexpr, X_INNER: tl.constexpr, X_ROW: tl.constexpr, PADDED: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
+    TELL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):
     """(outer, INNER, ROWS, WIDTH) to scaled parts (outer * INNER, ROWS, PADDED), zero above WIDTH,
-    and the exponent of each row's scale.
+    and the exponent of each row's scale. If TELL, to losses of each program, whether a value of its
+    rows is not finite, or not what its parts add up to, to six bits.
 
     A value that is not finite goes into the low part alone: it then meets one product of three, and
     cannot cancel to NaN.
@@ -55,6 +56,11 @@ def kmem_split_rows(
     top = scaled.to(tl.float16)
     rest = scaled - top.to(tl.float32)
     finite = rest == rest
+    if TELL:
+        left = tl.abs(rest - rest.to(tl.float16).to(tl.float32))
+        # the value's own bits: a product with a denormal may have been flushed
+        lost = (left > tl.abs(scaled) * 0.015625) | ((scaled == 0.0) & (bits > 0))
+        tl.store(losses + pid, tl.max(tl.max((lost | ~finite).to(tl.int32), axis=1), axis=0))
     target = line[:, None] * PADDED + place[None, :]
     written = (rows < ROWS)[:, None] & (place < PADDED)[None, :]
     tl.store(high + target, tl.where(finite, top, 0.0).to(tl.float16), mask=written)
@@ -99,18 +105,29 @@ def kmem_split_tile(values):
 )
 
 
+def _block_rows(rows: int, width: int) -> int:
+    """Rows of one program."""
+    return min(next_power_of_two(rows), max(1, PASS_ELEMENTS // next_power_of_two(padded(width))))
+
+
+def split_programs(rows: int, width: int) -> int:
+    """Programs that split the rows of one head."""
+    return ceil_div(rows, _block_rows(rows, width))
+
+
 def write_splitting(detail: Attention) -> list[str]:
-    """The statements that write parts and exponents of q, k and v."""
+    """The statements that write parts and exponents of q, k and v, and `losses` of v."""
     shapes = (
         (detail.queries, detail.depth),
         (detail.keys, detail.depth),
         (detail.keys, detail.width),
     )
-    statements = []
+    programs = split_programs(detail.keys, detail.width)
+    statements = [
+        f"losses = torch.empty({detail.heads * programs}, dtype=torch.int32, device=q.device)"
+    ]
     for name, (rows, width), steps in zip("qkv", shapes, detail.steps[:3], strict=True):
         size = detail.heads * rows * padded(width)
-        block_w = next_power_of_two(padded(width))
-        block_r = min(next_power_of_two(rows), max(1, PASS_ELEMENTS // block_w))
         outer, inner = steps[:2]
         row = steps[2]
         statements += [
@@ -120,11 +137,12 @@ def write_splitting(detail: Attention) -> list[str]:
             f"device=q.device)",
             write_launch(
                 "kmem_split_rows",
-                detail.heads * ceil_div(rows, block_r),
-                f"{name}, {name}_high, {name}_low, {name}_exponents",
+                detail.heads * split_programs(rows, width),
+                f"{name}, {name}_high, {name}_low, {name}_exponents, losses",
                 f"ROWS={rows}, WIDTH={width}, INNER={detail.inner}",
                 f"X_OUTER={outer}, X_INNER={inner}, X_ROW={row}, PADDED={padded(width)}",
-                f"BLOCK_R={block_r}, BLOCK_W={block_w}, num_warps=4",
+                f"TELL={name == 'v'}, BLOCK_R={_block_rows(rows, width)}, "
+                f"BLOCK_W={next_power_of_two(padded(width))}, num_warps=4",
             ),
         ]
     return statements

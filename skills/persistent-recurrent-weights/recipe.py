@@ -24,8 +24,8 @@ _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _MOST_PROGRAMS = 64
 #: Rows and columns of a tile of the input product, and its depth.
 _TILE, _DEPTH = 64, 32
-#: By rung, of fp32: three products in TF32, and exact ones.
-_PRECISIONS = ("tf32x3", "ieee")
+#: By rung, of fp32: products in TF32, as cuDNN's are by PyTorch's default; three of them; exact.
+_PRECISIONS = ("tf32", "tf32x3", "ieee")
 #: Depth of weights that are not kept, at most.
 _MOST_PASSING = 64
 #: Of a step: what programs wait for one another and for memory, fitted to 13.0 ms on an H200 (LSTM,
@@ -34,8 +34,9 @@ _MOST_PASSING = 64
 _STEP_MS, _L2_BYTES_PER_S = 3.7e-3, 1e11
 #: What the product of 16 rows and 32 columns adds to a step. A guess.
 _PRODUCT = 0.1
-#: What products of 16 rows cost in exact fp32, over those in TF32. A guess.
-_EXACT = 1.3
+#: What a step costs by rung, over that with three products in TF32. Guesses: of the chain of 96
+#: products of 8 in depth that a warp waits for in a step of 256 units, one rung less leaves 32.
+_BY_RUNG = (0.8, 1.0, 1.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class PersistentRecurrence(Recipe):
             "block_h": tuple(sorted({min(value, most) for value in (8, 16, 32, 64)})),
             "block_k": tuple(sorted({min(value, most) for value in (64, 128, 256, 512)})),
             "warps": (4, 8),
-            ACCURACY: (0, 1) if detail.dtype == "float32" else (0,),
+            ACCURACY: (0, 1, 2) if detail.dtype == "float32" else (0,),
         }
         return Space(knobs, lambda settings: _is_resident(detail, settings, device))
 
@@ -111,14 +112,14 @@ class PersistentRecurrence(Recipe):
         # a warp has eight columns of the product at least; further ones compute what others do
         columns = knobs.block_h * detail.shared
         step_ms *= 1 + _PRODUCT * max(columns, 8 * knobs.warps) / 32 * _padded(detail.batch) / 16
-        step_ms *= _EXACT if knobs.accuracy else 1.0
+        step_ms *= _BY_RUNG[knobs.accuracy] if detail.dtype == "float32" else _BY_RUNG[0]
         launches = detail.layers * (2 + detail.directions)
         return launches * device.launch_ms + detail.layers * detail.steps * step_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
-        return Emission(
-            (INPUTS, STEPS), _launcher(site.detail, read_settings(RecurrentSettings, settings))
-        )
+        detail, knobs = site.detail, read_settings(RecurrentSettings, settings)
+        rounds = _precision(detail, knobs) == "tf32"
+        return Emission((INPUTS, STEPS), _launcher(detail, knobs), own_size_only=rounds)
 
 
 def _is_resident(detail: Recurrence, settings: Settings, device: Device) -> bool:
@@ -130,7 +131,7 @@ def _is_resident(detail: Recurrence, settings: Settings, device: Device) -> bool
     if knobs.block_k < detail.hidden:  # weights pass through, stage by stage
         return knobs.block_k <= _MOST_PASSING
     rows = knobs.block_h * detail.shared + _padded(detail.batch)
-    parts = 2 if detail.dtype == "float32" and not knobs.accuracy else 1
+    parts = 2 if _precision(detail, knobs) == "tf32x3" else 1
     width = detail.x.bytes // detail.x.numel
     return rows * knobs.block_k * width * parts <= device.shared_bytes_per_block
 
@@ -224,6 +225,7 @@ def _launcher(detail: Recurrence, knobs: RecurrentSettings) -> str:
     kept = (detail.layers * detail.directions, detail.batch, detail.hidden)
     like = f"dtype=torch.{detail.dtype}, device=x.device"
     lines = [
+        f"precision = {_write_precision(detail, knobs)}",
         f"result = torch.empty_strided({detail.out.shape}, {detail.out.stride}, {like})",
         f"hn = torch.empty({kept}, {like})",
         f"cn = torch.empty({kept}, {like})",
@@ -266,6 +268,14 @@ def _precision(detail: Recurrence, knobs: RecurrentSettings) -> str:
     return _PRECISIONS[knobs.accuracy] if detail.dtype == "float32" else "ieee"
 
 
+def _write_precision(detail: Recurrence, knobs: RecurrentSettings) -> str:
+    """An expression: TF32 where eager is, which who uses the kernel may have forbidden."""
+    precision = _precision(detail, knobs)
+    if precision != "tf32":
+        return repr(precision)
+    return '"tf32" if torch.backends.cudnn.rnn.fp32_precision == "tf32" else "ieee"'
+
+
 def _write_inputs(
     detail: Recurrence,
     knobs: RecurrentSettings,
@@ -287,7 +297,7 @@ def _write_inputs(
         f"X_T={steps[0]}, X_B={steps[1]}, X_K={steps[2]}, "
         f"RESULT_ROW={detail.directions * columns}, PLACE={direction * columns}, "
         f"HAS_BIAS={detail.has_biases}, OTHER_UNTIL={until}, "
-        f"PRECISION={_precision(detail, knobs)!r}, "
+        "PRECISION=precision, "
         f"BLOCK_M={_TILE}, BLOCK_N={_TILE}, BLOCK_K={_DEPTH}, num_warps=4)"
     )
 
@@ -325,7 +335,7 @@ def _write_steps(
         f"BATCH={detail.batch}, HIDDEN={detail.hidden}, DIRECTIONS={detail.directions}, "
         f"OUT_T={steps[0]}, OUT_B={steps[1]}, "
         f"PLACE={layer * detail.directions * detail.batch * detail.hidden}, "
-        f"HAS_BIAS={detail.has_biases}, PRECISION={_precision(detail, knobs)!r}, "
+        f"HAS_BIAS={detail.has_biases}, PRECISION=precision, "
         f"RESIDENT={resident if holds_all else False}, SHARED={detail.shared}, "
         f"BLOCK_B={_padded(detail.batch)}, BLOCK_H={knobs.block_h}, "
         f"BLOCK_K={knobs.block_k}, num_warps={knobs.warps})"

@@ -7,7 +7,7 @@ from kmem.records import DTYPE_BYTES
 
 from .operands import write_staging
 from .phases import tapped_phases
-from .transposed import VECTOR_BYTES, PhaseSettings, Transposed, staged_axis, staged_channels
+from .transposed import VECTOR_BYTES, PhaseSettings, Transposed, staged_channels
 
 
 def write_phase_launcher(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:
@@ -46,7 +46,7 @@ def _write_phases(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:
         low = (detail.staged_size, detail.packed_size(knobs.block_co))
     groups = (
         (*channels, detail.groups, detail.output[0]),
-        tuple(staged_axis(axis)[1] for axis in detail.axes),
+        tuple(count for _, count in detail.staged_axes),
         tuple(axis.out for axis in detail.axes),
         (columns, row_blocks),
         (knobs.band, knobs.rows, knobs.columns, knobs.block_co, knobs.block_k),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kmem.codegen.calls import write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
-from .transposed import PhaseSettings, Transposed, staged_axis, staged_channels
+from .transposed import PhaseSettings, Transposed, staged_channels
 
 PACK_BLOCK = 256  # packed weights that one program writes
 STAGED_CHANNELS = 64  # that one program of the staging kernel moves at a time, at most
@@ -127,8 +127,7 @@ def write_staging(detail: Transposed, knobs: PhaseSettings) -> list[str]:
 
 
 def _write_stage(detail: Transposed, skew: int, low: int) -> str:
-    axes = [staged_axis(axis) for axis in detail.axes]
-    firsts, counts = [first for first, _ in axes], [count for _, count in axes]
+    firsts, counts = zip(*detail.staged_axes, strict=True)
     padded_in = staged_channels(detail.group_in, detail.dtype)
     columns = min(STAGED_COLUMNS, key=lambda block: ceil_div(counts[2], block) * block)
     return write_launch(

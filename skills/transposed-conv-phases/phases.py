@@ -20,7 +20,7 @@ from itertools import product
 from math import prod
 
 from kmem.codegen.chain import Chain
-from kmem.codegen.windows import Taps, WindowAxis, has_empty_rows, lattice_size, phase_taps
+from kmem.codegen.windows import Taps, WindowAxis, has_empty_rows, phase_taps
 from kmem.problem.sizes import next_power_of_two
 from kmem.records import content_hash
 
@@ -87,14 +87,16 @@ _NO_BIAS = "tl.zeros((BLOCK_CO,), tl.float32)"
 
 # The first phases have the most rows; blocks past those of a later one have nothing to do.
 # Positions past the lattice compute its last one again, which is never stored; a last band that
-# would end past it begins sooner and stores a few rows twice.
+# would end past it begins sooner and stores a few rows twice. Where a phase has fewer rows than a
+# band, as at small sizes, the band's others read staged zeros and are not stored.
 _PART = """
     LD_{index}: tl.constexpr = (OD - {phase_d} + {sd} - 1) // {sd}
     LH_{index}: tl.constexpr = (OH - {phase_h} + {sh} - 1) // {sh}
     LB_{index}: tl.constexpr = (LH_{index} + BAND - 1) // BAND
     if part == {index} and row_block * ROWS < LD_{index} * LB_{index}:
         mr = tl.minimum(row_block * ROWS + place // COLUMNS, LD_{index} * LB_{index} - 1)
-        mh = tl.minimum(mr % LB_{index} * BAND, LH_{index} - BAND)
+        LAST_{index}: tl.constexpr = LH_{index} - BAND if LH_{index} > BAND else 0
+        mh = tl.minimum(mr % LB_{index} * BAND, LAST_{index})
         x_at = x_n + ((mr // LB_{index} * PH + mh) * PW + mw)[:, None] * CP
 """
 
@@ -150,25 +152,28 @@ _RESULT = """
 """
 
 _ROW = """
-        oh = tl.minimum(r % LB_{index} * BAND, LH_{index} - BAND) * {sh} + {at}
+        oh = tl.minimum(r % LB_{index} * BAND, LAST_{index}) * {sh} + {at}
         row = ((r // LB_{index} * {sd} + {phase_d}) * OH * OW + oh * OW)[None, :, None]
         inside = (r < LD_{index} * LB_{index})[None, :, None]
+        if LH_{index} < BAND:
+            inside &= (oh < OH)[None, :, None]
 """
 
 # What follows the last column with taps: columns of phases without any, and the rows up to the next
 # with taps.
 _STORE_TAIL = """
-        if column_block == COLUMN_BLOCKS - 1:
-            left = ((OH - oh) * OW)[None, :, None]
-            for first in range(TAIL, {gap} * OW, {lanes}):
-                behind = first + tl.arange(0, {lanes})[None, None, :]
-                none = tl.broadcast_to(nothing, ({made}, ROWS, {lanes}))
-                beyond = inside & (behind < left) & (behind < {gap} * OW)
-                tl.store(
-                    y_at + (row + behind),
-                    {none},
-                    mask=made & beyond,
-                )
+        if TAIL < {gap} * OW:
+            if column_block == COLUMN_BLOCKS - 1:
+                left = ((OH - oh) * OW)[None, :, None]
+                for first in range(TAIL, {gap} * OW, {lanes}):
+                    behind = first + tl.arange(0, {lanes})[None, None, :]
+                    none = tl.broadcast_to(nothing, ({made}, ROWS, {lanes}))
+                    beyond = inside & (behind < left) & (behind < {gap} * OW)
+                    tl.store(
+                        y_at + (row + behind),
+                        {none},
+                        mask=made & beyond,
+                    )
 """
 
 _STORE = """
@@ -191,10 +196,10 @@ class _Phase:
     taps: Taps
 
 
-def write_phase_kernel(detail: Transposed, band: int) -> tuple[str, str]:
+def write_phase_kernel(detail: Transposed) -> tuple[str, str]:
     """(name, source) of the kernel for one structure.
 
-    A program computes `band` lattice rows of each that it has.
+    A program computes a band of lattice rows of each. The text is the same at every size.
 
     Arguments: x and w (staged and packed by operands.py), y, bias if there is one, what the chain
     reads, then constexprs as `write_phase_launcher` passes them.
@@ -227,14 +232,13 @@ def write_phase_kernel(detail: Transposed, band: int) -> tuple[str, str]:
             names.append(f"phase_{place}" if taps.count else "")
             if taps.count:
                 window = (at_depth.taps, at_height.taps, taps)
-                body += _write_product(names[-1], detail, window, band)
+                body += _write_product(names[-1], detail, window)
         gap = gaps[at_height.index]
-        for b in range(band):
+        for b in range(detail.band):
             body += _cut(_ROW, at=b * height.stride + at_height.index, **strides)
-            if gap * width.out > lattice_size(width) * width.stride:
-                none = _write_stored(chain, "none", "row + behind", "beyond")
-                tail = {"gap": gap, "lanes": TAIL_LANES, "made": _made(chain)}
-                body += _cut(_STORE_TAIL, none=none, **tail)
+            none = _write_stored(chain, "none", "row + behind", "beyond")
+            tail = {"gap": gap, "lanes": TAIL_LANES, "made": _made(chain)}
+            body += _cut(_STORE_TAIL, none=none, **tail)
             body += _write_row([f"{name}_{b}" if name else "empty" for name in names], chain)
     pointers = ", ".join(["x, w, y", *detail.pointers])
     name = f"_phases_{content_hash(pointers, body, late)[:10]}"
@@ -309,9 +313,7 @@ def _write_fill_turn(turn: int, fill: str, detail: Transposed) -> str:
     )
 
 
-def _write_product(
-    target: str, detail: Transposed, window: tuple[Taps, Taps, Taps], band: int
-) -> str:
+def _write_product(target: str, detail: Transposed, window: tuple[Taps, Taps, Taps]) -> str:
     """Sum the products of a phase into `target`_0, `target`_1, ...
 
     There is one result for each lattice row of a band.
@@ -319,7 +321,7 @@ def _write_product(
     In a band an input row is read once for all rows that it reaches, and the taps along height are
     unrolled.
     """
-    axes, chain = detail.axes, detail.chain
+    axes, band = detail.axes, detail.band
     kh, kw = axes[1].kernel, axes[2].kernel
     d, h = (_from_staged(taps, axis) for taps, axis in zip(window[:2], axes[:2], strict=True))
     w = _from_staged(window[2], axes[2])
@@ -355,8 +357,8 @@ def _write_product(
         text += "".join(_cut(_MULTIPLY, b=b, row=reads[b, tap], tap=tap) for b in range(band))
     for b in range(band):
         value = f"(acc_{b} + bias_row[None, :])"
-        value = _write_closed(chain, value) if chain.reduces else value
-        text += _cut(_RESULT, target=target, b=b, value=value, made=_made(chain))
+        value = _write_closed(detail.chain, value) if detail.chain.reduces else value
+        text += _cut(_RESULT, target=target, b=b, value=value, made=_made(detail.chain))
     return text
 
 

@@ -22,8 +22,8 @@ from .empty_rows import FILL_RUN
 from .launching import write_phase_launcher
 from .operands import MULTIPLY, PACK_WEIGHT, STAGE_INPUT
 from .phases import write_phase_kernel
-from .transposed import Transposed, read_knobs, staged_size
-from .tuning import MAX_CHANNELS, PHASE_ROLES, phase_cost_ms, phase_space, takes_bands
+from .transposed import Transposed, read_knobs
+from .tuning import MAX_CHANNELS, PHASE_ROLES, phase_cost_ms, phase_space
 
 _ALWAYS = (STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, MULTIPLY)
 MAX_ROW_STRIDE = 8  # phases along a row that one program keeps in registers
@@ -67,12 +67,9 @@ class TransposedConvPhases(Recipe):
         return super().more_accurate(site, settings, device)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
-        detail: Transposed = site.detail
         knobs = read_knobs(settings)
-        if not takes_bands(detail, knobs.band):
-            # A setting found at one size is used at others too, which may have fewer rows.
-            knobs = replace(knobs, band=1)
-        kernel = write_phase_kernel(detail, knobs.band)
+        detail: Transposed = replace(site.detail, band=knobs.band)
+        kernel = write_phase_kernel(detail)
         fill = (FILL_RUN,) if has_empty_rows(detail.axes) else ()
         return Emission(
             (*_ALWAYS, *fill, *detail.chain.functions, kernel),
@@ -149,10 +146,11 @@ def _read(graph: OpGraph, node: Node) -> Transposed | None:
     if axes[2].stride > MAX_ROW_STRIDE or depth.stride * height.stride > MAX_PARTS:
         return None
     groups = given.get("groups", 1)
-    staged = staged_size(axes, source.shape[1] // groups, source.dtype)
+    found = Transposed(axes, source.dtype, result.shape, source.shape[1], groups, len(tensors) == 3)
+    staged = found.staged_size // found.planes
     if max(prod(source.shape[1:]), prod(result.shape[1:]), staged) >= 2**31:
         return None  # offsets within a sample are 32-bit
-    return Transposed(axes, source.dtype, result.shape, source.shape[1], groups, len(tensors) == 3)
+    return found
 
 
 RECIPE = TransposedConvPhases()

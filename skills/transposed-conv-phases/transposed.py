@@ -66,6 +66,7 @@ class Transposed:
     has_bias: bool
     chain: Chain = field(default_factory=Chain)  # what follows
     stored: tuple[int, ...] = ()  # the shape of what is returned
+    band: int = 1  # lattice rows of a program, which may be more than there are
 
     @property
     def pointers(self) -> tuple[str, ...]:
@@ -98,9 +99,16 @@ class Transposed:
         return prod(axis.kernel for axis in self.axes)
 
     @property
+    def staged_axes(self) -> tuple[tuple[int, int], ...]:
+        """(first input position, count) of each axis that is staged: along height a whole band."""
+        bands = (1, self.band, 1)
+        return tuple(staged_axis(*each) for each in zip(self.axes, bands, strict=True))
+
+    @property
     def staged_size(self) -> int:
         """Elements of the staged input, in one part."""
-        return self.planes * staged_size(self.axes, self.group_in, self.dtype)
+        channels = staged_channels(self.group_in, self.dtype)
+        return self.planes * prod(count for _, count in self.staged_axes) * channels
 
     def padded_outputs(self, block_co: int) -> int:
         """Output channels of one group in whole tiles."""
@@ -117,22 +125,17 @@ def read_knobs(settings: Settings) -> PhaseSettings:
     return read_settings(PhaseSettings, settings)
 
 
-def staged_axis(axis: WindowAxis) -> tuple[int, int]:
-    """(first input position, count) that the phases of an axis read.
+def staged_axis(axis: WindowAxis, band: int = 1) -> tuple[int, int]:
+    """(first input position, count) that the phases of an axis read, `band` positions at once.
 
     Positions outside the input are staged as zeros.
     """
     used = [taps for taps in phase_taps(axis) if taps.count]
     first = min(taps.shift - (taps.count - 1) * taps.shift_step for taps in used)
-    return first, lattice_size(axis) - first + max(taps.shift for taps in used)
+    return first, max(lattice_size(axis), band) - first + max(taps.shift for taps in used)
 
 
 def staged_channels(channels: int, dtype: str) -> int:
     """Channels of one group padded to whole vectors."""
     vector = VECTOR_BYTES // DTYPE_BYTES[dtype]
     return ceil_div(channels, vector) * vector
-
-
-def staged_size(axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, dtype: str) -> int:
-    """Elements of one group of one sample of the staged input."""
-    return prod(staged_axis(axis)[1] for axis in axes) * staged_channels(channels, dtype)

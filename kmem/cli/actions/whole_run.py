@@ -1,6 +1,8 @@
 """Carry out a run on a whole model, new or taken up again, and say what came of it."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ from kmem.plugins import Registry
 from kmem.records import ModelChoice, Run, Strategy
 from kmem.run.perform import Audience
 from kmem.run.settings import RunSettings
+from kmem.whole.at_shapes import AskedShapes, optimize_at_shapes, read_asked
 from kmem.whole.optimizing import optimize_model
 from kmem.whole.result import ModelResult
 from kmem.whole.state import ModelSettings, read_state
@@ -33,9 +36,14 @@ def run_model(
     models: tuple[ModelChoice, ...],
     registry: Registry,
     *,
+    shapes: str | None,
     as_json: bool,
 ) -> None:
-    """Make a model fast piece by piece, with progress on stderr; print where it lies."""
+    """Make a model fast piece by piece, with progress on stderr; print where it lies.
+
+    Args:
+        shapes: at which it is made fast, as `--shapes` says them; None for its own.
+    """
     budget = replace(options.budget, minutes=min(options.minutes, pieces.piece_minutes))
     told = RunSettings(
         budget,
@@ -59,6 +67,9 @@ def run_model(
         compile="compile" in options.budget.baselines,
         backward=pieces.backward,
     )
+    if shapes is not None:
+        _carry_out_shapes(AskedShapes(settings, shapes), registry, as_json=as_json)
+        return
     if options.where.executor == "local":
         _carry_out(settings, registry, as_json=as_json)
         return
@@ -71,6 +82,12 @@ def run_model(
 
 def resume_model(directory: Path, registry: Registry, *, as_json: bool) -> None:
     """Go on with the run in a directory."""
+    asked = read_asked(directory)
+    if asked is not None:
+        piece = replace(asked.settings.piece, out=directory)
+        again = replace(asked, settings=replace(asked.settings, piece=piece))
+        _carry_out_shapes(again, registry, as_json=as_json)
+        return
     state = read_state(directory)
     if state is None:
         raise OutputError(f"{directory} holds no run on a model; give the directory of one")
@@ -81,13 +98,37 @@ def resume_model(directory: Path, registry: Registry, *, as_json: bool) -> None:
 def _carry_out(
     settings: ModelSettings, registry: Registry, *, as_json: bool, crew: PieceCrew | None = None
 ) -> None:
-    try:
+    with _interruptible(settings):
         result = optimize_model(settings, registry, _watch, _say, crew)
+    _tell(result, as_json=as_json)
+
+
+def _carry_out_shapes(asked: AskedShapes, registry: Registry, *, as_json: bool) -> None:
+    with _interruptible(asked.settings):
+        found = optimize_at_shapes(asked, registry, _watch, _say)
+    _say(str(found))
+    if as_json:
+        rows = [
+            {"shape": label, "fault": result}
+            if isinstance(result, str)
+            else {"shape": label, **_data(result)}
+            for label, result in found.results
+        ]
+        click.echo(json.dumps({"directory": str(found.directory), "shapes": rows}))
+    elif found.proved:
+        click.echo(str(found.directory))
+    if not found.is_faster:
+        raise SystemExit(EXIT_NOTHING_BEAT_BASELINE)
+
+
+@contextmanager
+def _interruptible(settings: ModelSettings) -> Iterator[None]:
+    try:
+        yield
     except KeyboardInterrupt:
         where = settings.piece.out or "the run's directory"
         _say(f"\nInterrupted. Nothing measured is lost: kmem runs resume {where}")
         raise SystemExit(EXIT_INTERRUPTED) from None
-    _tell(result, as_json=as_json)
 
 
 def _watch(run: Run) -> Audience:

@@ -232,7 +232,7 @@ def check_products(examination: Examination, compiled: CompiledForward) -> None:
                 operand == "f32"  # of narrower operands the word says nothing
                 and precision == "tf32"
                 and examination.contract.precision is Precision.MATCH
-                and not reference.module.convolves
+                and not reference.module.may_be_tf32
             ):
                 raise Refused(
                     Status.WRONG_VALUES,

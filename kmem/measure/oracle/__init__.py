@@ -3,6 +3,7 @@
 Nothing of this runs in a worker. In the order in which data passes:
 
 - widening.py: a forward that casts inside, computed in float64 all the same.
+- own_precision.py: running products as a GPU's eager has them.
 - forward.py: what surrounds one forward: room on the device, flags, float64.
 - module.py: the problem's module as the judge runs it: eager, and in float64.
 - parameters.py: a second set of parameters and buffers.
@@ -22,6 +23,7 @@ Nothing of this runs in a worker. In the order in which data passes:
 - expected.py: the right answer to one case, whole or in slices.
 - whole.py: one case in one piece, eager beside the oracle.
 - correctness.py: how wrong an output is, and how wrong it may be.
+- trivial.py: what a candidate that computes nothing might return.
 - wrong_elements.py: the first wrong elements of a refused output, in words.
 - reference.py: all of this for one workload: the problem, and the right answer to a case.
 - lost.py: small results that are lost, where eager keeps them.

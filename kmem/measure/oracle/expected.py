@@ -17,12 +17,12 @@ from kmem.measure.oracle.correctness import (
     ErrorTally,
     is_within,
     measure_error,
-    trivial_outputs,
 )
 from kmem.measure.oracle.elements import fill_undefined_rows, input_magnitude, unlike_share
 from kmem.measure.oracle.origins import FindOrigins
 from kmem.measure.oracle.slices import Run, Slicing
 from kmem.measure.oracle.trial import Trial
+from kmem.measure.oracle.trivial import trivial_outputs
 from kmem.measure.pool.checksum import bit_sum
 
 #: Whole answers up to this size may be kept from case to case.

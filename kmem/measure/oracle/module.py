@@ -6,8 +6,9 @@ parameters, never the module. After each forward the module is put back to its i
 
 import copy
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,12 +25,16 @@ from kmem.measure.oracle.forward import (
     seed_generators,
     widen,
 )
+from kmem.measure.oracle.own_precision import OwnPrecisionProducts
 from kmem.measure.oracle.slices import Run
 from kmem.measure.worker.tensors import encode_value
 from kmem.problem.load import build_inputs, build_model, execute_problem
 from kmem.records import Contract, Precision, Problem, Workload
 
 logger = logging.getLogger(__name__)
+
+#: cuDNN's recurrences as pieces of a model call them.
+_RECURRENT = re.compile(r"aten\.(lstm|gru|rnn_tanh|rnn_relu)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +122,17 @@ class ReferenceModule:
         """Whether there are convolutions: PyTorch's defaults let a GPU have them in TF32."""
         return "conv" in self.problem.source.lower()
 
+    @property
+    def may_be_tf32(self) -> bool:
+        """Whether PyTorch's defaults let a GPU have something of it in TF32: what cuDNN does."""
+        is_recurrent = any(isinstance(each, torch.nn.RNNBase) for each in self.model.modules())
+        return self.convolves or is_recurrent or bool(_RECURRENT.search(self.problem.source))
+
     def floor_for(self, dtype: torch.dtype) -> float:
         """The error allowed in a result of this type whatever eager does.
 
-        Where the CPU stands in for a GPU, eager's convolutions are more accurate than those that
-        users have.
+        Where the CPU stands in for a GPU, eager's convolutions and recurrences are more accurate
+        than those that users have.
         """
         precision = Precision.TF32 if self.stands_in else self.contract.precision
         return error_floor(dtype, precision)
@@ -130,7 +141,7 @@ class ReferenceModule:
     def stands_in(self) -> bool:
         """Whether eager is in fp32 here, and would be in TF32 on a GPU."""
         is_matched = self.contract.precision is Precision.MATCH
-        return self.device.type == "cpu" and is_matched and self.convolves
+        return self.device.type == "cpu" and is_matched and self.may_be_tf32
 
     def floors_for(self, outputs: Sequence[torch.Tensor]) -> tuple[float, ...]:
         return tuple(self.floor_for(value.dtype) for value in outputs)
@@ -146,7 +157,7 @@ class ReferenceModule:
         Args:
             calls: how many in a row, each from the state that the one before left; the last counts.
         """
-        with contract_flags(self.contract.precision), torch.no_grad():
+        with contract_flags(self.contract.precision), torch.no_grad(), self._products():
             for _ in range(calls):
                 seed_generators(seed, self.device)
                 result = self.model(*values)
@@ -166,6 +177,10 @@ class ReferenceModule:
         return Forward(
             outputs, self._take_changes(self.model), returns_tuple, any(views), is_shared
         )
+
+    def _products(self) -> AbstractContextManager[object]:
+        is_asked = self.device.type == "cpu" and "cumprod" in self.problem.source
+        return OwnPrecisionProducts() if is_asked else nullcontext()
 
     def eager_run(self, seed: int) -> Run:
         """`run_eager` under one seed, for its outputs alone."""

@@ -1,0 +1,117 @@
+"""Triton text for heads of which fp16 parts do not hold every element of V.
+
+A part is fp16 on the scale of its row: what is below 2**-38 of the row's largest is lost, or has
+few digits. A sum of many hides that, but a query that attends to one key is given that key's row as
+it is. And a row that is infinite throughout has no scale: a probability times one may become 0, and
+NaN where -inf is meant. `kmem_split_rows` says where it happened; of these heads
+`kmem_attention_mend` writes the output again, in fp32 throughout. Of numbers drawn from a normal
+distribution one in 10**10 is that small.
+"""
+
+from kmem.codegen.calls import write_launch
+from kmem.problem.sizes import ceil_div, next_power_of_two
+
+from .attention import Attention
+from .split_rows import split_programs
+
+BLOCK_M, BLOCK_N = 64, 32
+BLOCK_D, MOST_E = 32, 64
+
+MEND = (
+    "kmem_attention_mend",
+    '''
+@triton.jit
+def kmem_attention_mend(
+    q, k, v, losses, out,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, SCALE: tl.constexpr, SPLITS: tl.constexpr,
+    Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
+    K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
+    V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
+    OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
+    """One block of queries of one head, if any of the head's SPLITS programs lost something of V.
+    SCALE holds log2(e).
+    """
+    blocks: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
+    pid = tl.program_id(0)
+    batch = pid // blocks
+    place = tl.arange(0, BLOCK_S)
+    lost = tl.load(losses + batch * SPLITS + place, mask=place < SPLITS, other=0)
+    if tl.max(lost, axis=0) == 0:
+        return
+    block = pid % blocks
+    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = tl.minimum(rows, QUERIES - 1)
+    outer = (batch // INNER).to(tl.int64)
+    inner = (batch % INNER).to(tl.int64)
+    q += outer * Q_OUTER + inner * Q_INNER
+    k += outer * K_OUTER + inner * K_INNER
+    v += outer * V_OUTER + inner * V_INNER
+    out += outer * OUT_OUTER + inner * OUT_INNER
+    steps = tl.arange(0, BLOCK_D)
+    at_q = row.to(tl.int64)[:, None] * Q_ROW + steps[None, :]
+    last = KEYS
+    if CAUSAL:
+        last = tl.minimum(KEYS, (block + 1) * BLOCK_M)
+    for first in range(0, WIDTH, BLOCK_E):
+        width = first + tl.arange(0, BLOCK_E)
+        top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_M,), tl.float32)
+        acc = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
+        for start in range(0, last, BLOCK_N):
+            columns = start + tl.arange(0, BLOCK_N)
+            live = (columns < KEYS)[:, None]
+            at_k = columns.to(tl.int64)[:, None] * K_ROW + steps[None, :]
+            scores = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for depth in range(0, DEPTH, BLOCK_D):
+                within = (depth + steps < DEPTH)[None, :]
+                queries = tl.load(q + at_q + depth, mask=within, other=0.0)
+                keys = tl.load(k + at_k + depth, mask=live & within, other=0.0)
+                scores += tl.dot(queries, tl.trans(keys), input_precision="ieee")
+            scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, CAUSAL, False)
+            higher = tl.maximum(top, tl.max(scores, axis=1))
+            shift = tl.where(higher == float("-inf"), 0.0, higher)
+            p = tl.exp2(scores - shift[:, None])
+            fix = tl.exp2(top - shift)
+            total = total * fix + tl.sum(p, axis=1)
+            values = tl.load(
+                v + columns.to(tl.int64)[:, None] * V_ROW + width[None, :],
+                mask=live & (width < WIDTH)[None, :],
+                other=0.0,
+            )
+            acc = acc * fix[:, None] + tl.dot(p, values, input_precision="ieee")
+            top = higher
+        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        tl.store(
+            out + rows.to(tl.int64)[:, None] * OUT_ROW + width[None, :],
+            acc,
+            mask=(rows < QUERIES)[:, None] & (width < WIDTH)[None, :],
+        )
+''',
+)
+
+
+def write_mending(detail: Attention) -> str:
+    """The launch that follows the one that wrote `out`."""
+    strides = (
+        f"{name}_OUTER={steps[0]}, {name}_INNER={steps[1]}, {name}_ROW={steps[2]}"
+        for name, steps in zip(("Q", "K", "V", "OUT"), detail.steps, strict=True)
+    )
+    programs = split_programs(detail.keys, detail.width)
+    return write_launch(
+        "kmem_attention_mend",
+        detail.heads * ceil_div(detail.queries, BLOCK_M),
+        "q, k, v, losses, out",
+        f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
+        f"WIDTH={detail.width}, INNER={detail.inner}, SCALE={detail.log2_scale!r}, "
+        f"SPLITS={programs}",
+        *strides,
+        f"CAUSAL={detail.causal}",
+        f"BLOCK_M={BLOCK_M}, BLOCK_N={BLOCK_N}, BLOCK_D={BLOCK_D}, "
+        f"BLOCK_E={min(MOST_E, max(16, next_power_of_two(detail.width)))}, "
+        f"BLOCK_S={next_power_of_two(programs)}, num_warps=4",
+    )

@@ -1,0 +1,58 @@
+"""Running products leave fp32's range for good, on the CPU too."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kmem.measure.oracle.own_precision import OwnPrecisionProducts
+from kmem.measure.oracle.reference import Reference
+from kmem.measure.worker.tensors import Placement
+from kmem.records import Contract, Problem, Workload
+
+MODULE = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.cumprod(x, dim=1)
+
+
+def get_inputs():
+    return [torch.rand(3, 5)]
+"""
+LEAVING = (1e30, -1e30, 1e-30, 1e-30, 0.5)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_a_product_that_left_the_range_stays_out(dim: int) -> None:
+    values = torch.rand(7, 7) + 0.5
+    values.select(1 - dim % 2, 2)[:5] = torch.tensor(LEAVING)
+    at_once = torch.cumprod(values, dim)
+    assert at_once.isfinite().sum() == 48, "the CPU multiplies in float64, as it always has"
+    with OwnPrecisionProducts():
+        kept = torch.cumprod(values, dim)
+        double = torch.cumprod(values.double(), dim)
+    line = kept.select(1 - dim % 2, 2)
+    assert line[0] == 1e30
+    assert line[1:].isneginf().all()
+    others = [place for place in range(7) if place != 2]
+    torch.testing.assert_close(
+        *(each.movedim(1 - dim % 2, 0)[others] for each in (kept, at_once)), rtol=5e-7, atol=0
+    )
+    assert torch.equal(double, torch.cumprod(values.double(), dim))
+    assert kept.stride() == at_once.stride()
+
+
+def test_the_reference_multiplies_as_a_gpu_does(tmp_path: Path) -> None:
+    placement = Placement(torch.device("cpu"), tmp_path, ipc=False)
+    problem = Problem("scan", "scan.py", MODULE)
+    reference = Reference(problem, Workload("full"), Contract(), placement, seed=1)
+    values = [torch.tensor([LEAVING, (1.0, 2.0, 3.0, 4.0, 5.0), (1e-30, 1e-30, 1e30, 1e30, 2.0)])]
+    expected = reference.expect(values, seed=1)
+    assert expected.eager[0][0].isfinite().tolist() == [True] + 4 * [False]
+    assert expected.eager[0][1].tolist() == [1.0, 2.0, 6.0, 24.0, 120.0]
+    assert expected.eager[0][2, 1:].count_nonzero() == 0
+    assert expected.oracle[0].isfinite().all()
+    reference.close()
