@@ -1,5 +1,6 @@
 """A run on a model whose pieces are tried on workers: some at once, and still one run."""
 
+import fcntl
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Budget, RunState
 from kmem.run.directory import RunDirectory
 from kmem.run.settings import RunSettings
+from kmem.whole.holding import _prove_alone
 from kmem.whole.optimizing import _go_through_pieces, optimize_model
 from kmem.whole.state import ModelSettings, PieceState, PieceStatus, read_state
 from kmem.whole.trying import PieceCrew, Trials
@@ -60,6 +62,24 @@ def test_pieces_are_tried_at_once_and_each_once(tmp_path: Path) -> None:
     assert state.finished == "every piece was tried"
     assert [piece.status for piece in state.pieces] == [PieceStatus.DROPPED] * 3
     assert read_state(tmp_path).pieces == state.pieces
+
+
+def test_the_whole_is_timed_with_the_gpu_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KMEM_DB", str(tmp_path / "kmem.db"))
+    monkeypatch.setattr("kmem.measure.resources.gpu_uuid", lambda: "GPU-1")
+
+    def prove(asked: str, *, gpu: bool) -> tuple[str, bool]:
+        place = tmp_path / "cache" / "locks" / "gpu-GPU-1.lock"
+        # a worker that measures a piece waits
+        with open(place, encoding="utf-8") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return asked, gpu
+
+    monkeypatch.setattr("kmem.whole.holding.prove", prove)
+    model = SimpleNamespace(present=True, say=lambda text: None)
+    assert _prove_alone(model, "question") == ("question", True)
 
 
 def test_how_many_pieces_at_once_is_refused_where_they_run_one_after_another(

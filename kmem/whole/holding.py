@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from kmem.away.fit import shared_directory
 from kmem.errors import ProblemError
+from kmem.measure.resources import open_lease
 from kmem.plugins import Registry
 from kmem.records import Device, Run
 from kmem.run.directory import RunDirectory
@@ -102,12 +104,20 @@ def _question(model: OpenModel, state: ModelState) -> Question:
     )
 
 
+def _prove_alone(model: OpenModel, asked: Question) -> Proof:
+    """The proof, with the GPU alone: workers of a crew may measure pieces on it meanwhile."""
+    if not model.present:
+        return prove(asked, gpu=False)
+    locks = shared_directory() / "locks"
+    with open_lease(locks, model.say) as lease, lease.hold(exclusive=True):
+        return prove(asked, gpu=True)
+
+
 def hold_to_the_whole(model: OpenModel, state: ModelState, name: str) -> ModelState:
     """Keep a piece that has a kernel only if the model is right with it, and faster."""
     others = len(state.kept) > 1
-    proof = prove(
-        replace(_question(model, state), without=(name,) if others else ()), gpu=model.present
-    )
+    asked = replace(_question(model, state), without=(name,) if others else ())
+    proof = _prove_alone(model, asked)
     reason = why_dropped(proof, name)
     if not reason:
         return state
@@ -139,9 +149,9 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
         names = tuple(piece.name for piece in state.kept)
         asked = replace(_question(model, state), without=names if len(names) > 1 else ())
         best = beginning.best if beginning is not None else ()
-        proof = prove(replace(asked, against=best), gpu=model.present)
+        proof = _prove_alone(model, replace(asked, against=best))
         if not proof.passed and best:  # compiling the best baseline again may take too long
-            proof = prove(asked, gpu=model.present)
+            proof = _prove_alone(model, asked)
         if proof.passed:
             return replace(state, proof=json.dumps(asdict(_with_baselines(proof, beginning))))
         culprits = [piece for piece in state.kept if not _holds_alone(model, state, piece)]
@@ -176,4 +186,4 @@ def _holds_alone(model: OpenModel, state: ModelState, piece: PieceState) -> bool
             for each in state.pieces
         ),
     )
-    return prove(replace(_question(model, others), time=False), gpu=model.present).passed
+    return _prove_alone(model, replace(_question(model, others), time=False)).passed
