@@ -5,6 +5,7 @@ The runs are made up, and once real.
 
 import json
 import os
+import queue
 import signal
 import sqlite3
 import subprocess
@@ -15,12 +16,13 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 from test_memory_store import RUN
 
-from kmem.away.errand import Asked
+from kmem.away.errand import Asked, begin_anew
 from kmem.away.here import Here
 from kmem.away.request import REQUEST, Request
 from kmem.away.runner import CrewRunner
@@ -35,9 +37,11 @@ from kmem.bench.schedule import BenchEvent, run_problems
 from kmem.bench.scores import compute_scores
 from kmem.bench.sharing import share_cores
 from kmem.cli import cli
+from kmem.cli.actions.bench_crew import open_bench_crew
 from kmem.engines.desk import Desk
 from kmem.engines.executor import Job, Wanted, Worker
 from kmem.engines.local import LocalExecutor
+from kmem.engines.scheduler import Listener, Work
 from kmem.errors import NO_ROOM, RUN_AGAIN, OutputError, ProblemError, TargetError
 from kmem.host.environment import own_cores
 from kmem.host.visible_gpus import visible_gpus
@@ -647,7 +651,7 @@ def test_failed_rows_are_forgotten_to_be_run_again_and_others_are_kept(tmp_path:
     with BenchDirectory(tmp_path) as directory:
         for each in (row("a"), failed, other):
             directory.append(each)
-        assert directory.forget_failed({problem("a").key, failed.key}) == 1
+        assert directory.forget_failed({problem("a").key, failed.key}) == [failed.key]
         directory.append(row("d"))
     assert [each.problem for each in read_rows(tmp_path)] == ["a", "c", "d"]
 
@@ -787,6 +791,10 @@ def test_a_run_of_a_killed_bench_goes_on_where_it_was(
     words = Request.from_json(errand.job(Worker("w", "here", gpu)).files[REQUEST]).words
     assert words == (("runs", "resume", run.id, "--json") if goes_on else ("anew",))
     assert (out / "measured").exists() is goes_on
+    begin_anew(out)  # as --retry-failed says
+    RunDirectory(out).own(run)
+    words = Request.from_json(errand.job(Worker("w", "here", gpu)).files[REQUEST]).words
+    assert words == (("runs", "resume", run.id, "--json") if paid else ("anew",))
 
 
 # ---- dollars
@@ -844,6 +852,30 @@ def test_scores_say_what_models_cost_for_each_win() -> None:
     told = render_scores(scores, measured=True)
     assert told.endswith("\nlanguage models cost 1.0000 USD, 0.5000 for each win")
     assert compute_scores([row("c")]).usd is None
+
+
+def test_each_run_sees_one_gpu_and_no_more_than_its_share_run_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("engines.local", "cli.actions.bench_crew"):
+        monkeypatch.setattr(f"kmem.{module}.visible_gpus", lambda count: ["2", "GPU-5"][:count])
+    code = "import os, time; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep(60)"
+    began: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    class Told(Listener):
+        def said(self, worker: Worker, stream: str, text: str) -> None:
+            began.put(text)
+
+    where = SimpleNamespace(executor="local", address="auto")
+    options = SimpleNamespace(gpus=2, jobs=2, ahead=0, where=where)
+    with open_bench_crew(tmp_path, options, collect(build_plugin_manager())) as crew:
+        for number in range(5):
+            job = Job(("python", "-c", code), {}, {})
+            crew.desk.add(Work(f"w{number}", lambda worker, job=job: job, Told(), gpu=True))
+        seen = [began.get(timeout=60) for _ in range(4)]
+        assert began.empty(), "the fifth waits"
+    assert (crew.at_once, crew.gpu) == (4, True)
+    assert sorted(seen) == ["2", "2", "GPU-5", "GPU-5"]
 
 
 def test_problems_that_run_at_once_share_the_cores_unless_told_otherwise(

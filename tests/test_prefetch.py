@@ -59,6 +59,7 @@ def test_a_run_compiles_nothing_that_was_compiled_ahead(
         pytest.importorskip("ray")
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
     monkeypatch.setenv("KMEM_DB", str(tmp_path / "worker" / "kmem.db"))
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     problem, root = silu(tmp_path), tmp_path / "bench"
     executor: Executor = LocalExecutor() if engine == "local" else RayExecutor()
     wanted = Wanted(gpus=0, cpus=1, address="local", directory=tmp_path)

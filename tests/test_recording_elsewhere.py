@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from click.testing import CliRunner
 from test_landscape import H200, SOFTMAX
 
 from kmem.cli import cli
+from kmem.engines.card import Card
 from kmem.engines.executor import Crew, Joined, Wanted, Worker
 from kmem.engines.local import LocalExecutor
+from kmem.errors import ExecutorError
 from kmem.learning.landscape import LandscapeDirectory, judged
 from kmem.learning.recording.compile import compiled_point
 from kmem.learning.recording.elsewhere import _Recording, record_elsewhere
@@ -69,6 +72,18 @@ def test_a_recording_on_a_worker_goes_on_from_what_it_had_told(
     assert directory.is_finished("swish") and not (tmp_path / "swish.jsonl").exists()
     assert whole.settings[kept.choices] == kept
     assert whole.best.latency_ms < 1.0
+
+
+@pytest.mark.slow
+def test_a_card_that_is_another_records_nothing(tmp_path: Path) -> None:
+    card = Card("there", "GPU-1", "NVIDIA H200").to_json()
+    asked = replace(ASKED, card=card)
+    with (
+        LocalExecutor().hire(Wanted(0, 1), lambda text: None) as crew,
+        pytest.raises(ExecutorError, match="No worker is fit"),
+    ):
+        record_elsewhere(crew, [SWISH], tmp_path, asked, lambda progress: None)
+    assert not list(tmp_path.glob("swish.jsonl*"))
 
 
 def test_gpus_of_this_machine_are_the_local_case_of_an_executor(

@@ -7,6 +7,7 @@ asked alone writes its database.
 - request.py: what a worker is told, and the lines in which it tells how it goes.
 - compiled.py: compiled kernels as one file.
 - ceilings.py: whether a card is as fast as those that the bounds were measured on.
+- fit.py: whether figures of the card that is here belong to those of a reference.
 - process.py: a run on a worker, as a process of its own.
 - errand.py: the run as the process that asked sees it.
 - here.py: one on this machine.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kmem.away.request import CARD, COMPILED, EXIT_UNFIT, UNFIT
+from kmem.away.request import COMPILED, EXIT_UNFIT, UNFIT
 from kmem.engines.executor import Job, JobResult, Worker
 from kmem.engines.scheduler import Listener, Verdict
 from kmem.memory.store import Memory
@@ -96,7 +96,7 @@ class Errand(Listener, ABC):
         elif text.startswith(UNFIT):
             self.unfit = text.removeprefix(UNFIT)
             self._on_line(f"note: {worker.id} is not fit: {self.unfit}")
-        elif not text.startswith(CARD):
+        else:
             self._said.append(text)
 
     def ended(self, worker: Worker, result: JobResult) -> Verdict:
@@ -108,6 +108,11 @@ class Errand(Listener, ABC):
 
     def gave_up(self, reason: str) -> None:
         self._on_end(JobResult(1, "", f"Error: {reason}\n", {}, 0.0))
+
+
+def begin_anew(out_dir: Path) -> None:
+    """Have the next run in a directory go on with nothing but what was paid for."""
+    (out_dir / _PLACE).unlink(missing_ok=True)
 
 
 def is_ours(out_dir: Path) -> bool:

@@ -13,12 +13,11 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from kmem.away.compiled import unpack_kernels
+from kmem.away.fit import shared_directory, unfit_here
 from kmem.away.request import (
-    CARD,
     COMPILED,
     EXIT_UNFIT,
     HELD,
@@ -31,9 +30,8 @@ from kmem.away.request import (
 )
 from kmem.bench.utilisation import read_holds
 from kmem.devices import detect_device
-from kmem.engines.card import Card, marks_of, read_card, unfit_for
+from kmem.engines.card import read_card
 from kmem.host.lease import HOLDS_VARIABLE
-from kmem.memory.location import default_db_path
 from kmem.memory.store import Memory
 from kmem.memory.team.carried import News, settle_elsewhere
 from kmem.serialize import to_data
@@ -44,15 +42,13 @@ _POLL_S = 0.1
 
 def main() -> int:
     """Carry out the request in this directory; the exit code of the run."""
-    card = read_card()
     if "--card" in sys.argv[1:]:
         device = detect_device()
-        found = {"card": card.to_json(), "device": to_data(device) if device else None}
+        found = {"card": read_card().to_json(), "device": to_data(device) if device else None}
         _tell(json.dumps(found))
         return 0
     request = Request.from_json(Path(REQUEST).read_text(encoding="utf-8"))
-    _tell(CARD + card.to_json())
-    reasons = _reasons_against(card, request)
+    reasons = unfit_here(request.reference, request.ceilings, shared=request.shared)
     if reasons:
         _tell(UNFIT + "; ".join(reasons))
         return EXIT_UNFIT
@@ -66,28 +62,6 @@ def main() -> int:
 
 def _command(request: Request) -> list[str]:
     return [sys.executable, "-P", "-m", "kmem", *request.words]
-
-
-def _reasons_against(card: Card, request: Request) -> list[str]:
-    """Why nothing may be measured on this card; what else there is to know of it is told."""
-    if request.reference is None:
-        return []
-    reference = Card.from_json(request.reference)
-    if request.shared:
-        card = replace(card, others=0)  # they may be ours
-    if marks := marks_of(card, reference):
-        print(f"note: {card.host} {card.uuid}: {'; '.join(marks)}", file=sys.stderr, flush=True)
-    reasons = unfit_for(card, reference)
-    if not reasons and request.ceilings is not None and card.uuid:
-        from kmem.away.ceilings import ceilings_differ  # loads torch
-
-        reasons = ceilings_differ(request.ceilings, card.uuid, shared_directory())
-    return reasons
-
-
-def shared_directory() -> Path:
-    """What all runs of this user on this machine share: compiled kernels, locks, ceilings."""
-    return (default_db_path().parent / "cache").resolve()
 
 
 def _carry_out(request: Request) -> int:

@@ -13,7 +13,7 @@ COMPILED = "compiled.tar.gz"
 #: Where the run works, in the job's directory.
 RUN = "out/run"
 #: How lines on stdout begin that are not the run's own.
-NEWS, CARD = "kmem-news ", "kmem-card "
+NEWS = "kmem-news "
 UNFIT, HELD = "kmem-unfit ", "kmem-held "
 #: The exit code of a worker whose card is not fit. Source: sysexits.h, EX_TEMPFAIL.
 EXIT_UNFIT = 75

@@ -158,8 +158,8 @@ class BenchDirectory:
         partial.write_text(manifest.to_json(), encoding="utf-8")
         os.replace(partial, self.root / "manifest.json")
 
-    def forget_failed(self, problems: Collection[str]) -> int:
-        """Take away the rows of problems (keys) that failed, so that they run again; how many."""
+    def forget_failed(self, problems: Collection[str]) -> list[str]:
+        """Take away the rows of problems (keys) that failed, so that they run again; which."""
         rows = read_rows(self.root)
         kept = [row for row in rows if not row.failed or row.key not in problems]
         partial = self.root / "results.jsonl.partial"
@@ -171,7 +171,7 @@ class BenchDirectory:
         self._file.flush()
         os.fsync(self._file.fileno())
         partial.unlink()
-        return len(rows) - len(kept)
+        return [row.key for row in rows if row not in kept]
 
     def append(self, row: Row) -> None:
         """Keep a row for good: it is on the disk when this returns."""

@@ -83,9 +83,10 @@ def bench(
             raise
         _sync()
         return
-    if options.sync or options.control is not None:
+    if options.sync or options.control is not None or options.ahead:
         raise click.UsageError(
-            "--sync and --control go with a bench of runs, not with --record; leave them out"
+            "--sync, --control and --compile-ahead go with a bench of runs, not with --record; "
+            "leave them out"
         )
     from kmem.cli.actions.record import record_suite  # loads torch
 

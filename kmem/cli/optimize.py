@@ -68,19 +68,24 @@ def optimize(
 
     With --executor the run works on a machine of a cluster, on a GPU there unless --target names a
     device to write for. What it commits comes back as it goes; after an interrupt the same command
-    with the same --out goes on.
+    with the same --out goes on. Of a whole model the pieces are tried there, some at once; the
+    whole is held to its model here, on a GPU like theirs.
     """
     registry: Registry = context.obj
     run_options, pieces = options.run, options.pieces
     is_model = pieces.pieces or is_no_file(problem)
     if not is_model:
         _refuse_options_of_models(context)
-    if run_options.where.executor != "local":
-        if is_model:
-            raise click.UsageError(
-                "A whole model is optimised here; name one of the files that kmem extract writes"
-            )
-        _optimize_elsewhere(Path(problem), run_options, registry, as_json=as_json)
+    is_elsewhere = run_options.where.executor != "local"
+    if is_elsewhere:
+        _refuse_what_stays_here(run_options)
+    elif pieces.gpus is not None:
+        raise click.UsageError("--gpus says how many pieces are tried at once with --executor")
+    if is_elsewhere and not is_model:
+        from kmem.cli.actions.optimize_away import optimize_away  # loads torch
+
+        words = words_of(context, _STAYS_HERE)
+        optimize_away(Path(problem), words, run_options, registry, as_json=as_json)
         return
     run_options = with_author(run_options)
     models = needed_models(registry, run_options)
@@ -117,18 +122,16 @@ def _refuse_options_of_models(context: click.Context) -> None:
         "least_gain": "--least-gain",
         "within": "--within",
         "backward": "--backward",
+        "gpus": "--gpus",
     }
     for name, said in names.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{said} is for a model that is cut into pieces; add --pieces")
 
 
-def _optimize_elsewhere(
-    problem: Path, options: RunOptions, registry: Registry, *, as_json: bool
-) -> None:
-    """Refuse what would have to leave this machine, and run the rest on a worker."""
+def _refuse_what_stays_here(options: RunOptions) -> None:
+    """Raise UsageError for what would have to leave this machine."""
     context = click.get_current_context()
-    words = words_of(context, _STAYS_HERE)
     refused = {
         "--from": options.start is not None,
         "--test": options.test is not None,
@@ -141,6 +144,3 @@ def _optimize_elsewhere(
             f"{named[0]} does not go with --executor {options.where.executor}: it would have to "
             "leave this machine; run without it, or here"
         )
-    from kmem.cli.actions.optimize_away import optimize_away  # loads torch
-
-    optimize_away(problem, words, options, registry, as_json=as_json)

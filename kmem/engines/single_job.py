@@ -28,8 +28,9 @@ OUTPUT_LIMIT = 2 * 2**20
 FILE_LIMIT = 64 * 2**20
 #: Most characters of a line that is passed on while the job runs.
 _LINE_LIMIT = 16 * 2**20
-#: How often the end of a job, and whether it was cancelled, is looked for.
-_POLL_S = 0.05
+#: How often it is looked whether a job was cancelled; its end is seen ten times as soon. Following
+#: 32 jobs takes 2% of a core so, and 7% at 0.05 s.
+_POLL_S = 0.5
 _WARDEN = Path(__file__).with_name("warden.py")
 
 

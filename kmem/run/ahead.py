@@ -1,6 +1,5 @@
 """What a run begins with, compiled before the run: on another machine, or while another runs."""
 
-import os
 from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from kmem.run.session import open_session
 #: For all candidates of a first round; what is not compiled by then is left to the run.
 _WITHIN_S = 600.0
 _TIMEOUT_S = 120.0
+#: Runs that measure on this machine meanwhile go first.
+_NICENESS = 10
 
 
 def compile_beginning(
@@ -35,9 +36,9 @@ def compile_beginning(
     """
     session = open_session(run.problem, run.contract, device, present, registry, memory)
     memory.runs.start(run)
-    cores = own_cores() or len(os.sched_getaffinity(0))
+    cores = own_cores() or 1  # what a worker without a GPU has
     with (
-        CompileProcesses(cores, cache_dir) as processes,
+        CompileProcesses(cores, cache_dir, niceness=_NICENESS) as processes,
         CompilePool(session.traced, processes=processes, read_binaries=False) as pool,
     ):
         try:

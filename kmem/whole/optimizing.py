@@ -7,21 +7,16 @@ killed run goes on where it was.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import isfinite
 from pathlib import Path
 
 from kmem.devices import resolve_target
-from kmem.errors import KmemError, OutputError, first_line
-from kmem.memory.store import Memory
+from kmem.errors import OutputError
 from kmem.plugins import Registry
 from kmem.problem.load import execute_problem, load_problem
-from kmem.records import Run
 from kmem.run.directory import RunDirectory, default_run_directory
-from kmem.run.perform import perform
-from kmem.run.settings import new_run
 from kmem.whole.capture import capture
 from kmem.whole.extract import write_pieces
 from kmem.whole.holding import OpenModel, Watch, begin, hold_to_the_whole, prove_whole
@@ -42,6 +37,7 @@ from kmem.whole.state import (
     read_state,
     write_state,
 )
+from kmem.whole.trying import PieceCrew, Trials, TrialsHere, TrialsThere
 
 #: Of a model that falls into more, as an unrolled recurrence does, those that take most.
 MOST_PIECES = 24
@@ -53,13 +49,18 @@ _LEAST_MINUTES = 0.2
 
 
 def optimize_model(
-    settings: ModelSettings, registry: Registry, watch: Watch, say: Callable[[str], None]
+    settings: ModelSettings,
+    registry: Registry,
+    watch: Watch,
+    say: Callable[[str], None],
+    crew: PieceCrew | None = None,
 ) -> ModelResult:
     """Make a model fast, or go on with a run that its directory holds.
 
     Args:
         watch: gives who is told of each piece's run.
         say: told in a line what is being done.
+        crew: the workers that pieces run on; None: this process.
 
     Raises ProblemError, TargetError, OutputError: if it cannot be begun, each with its remedy.
     """
@@ -91,7 +92,8 @@ def optimize_model(
     def spent_s() -> float:
         return before_s + time.monotonic() - started
 
-    state = _go_through_pieces(model, state, spent_s)
+    trials = TrialsHere(model) if crew is None else TrialsThere(model, crew)
+    state = _go_through_pieces(model, state, spent_s, trials)
     state = prove_whole(model, state)
     state = replace(state, seconds=spent_s())
     write_state(model.directory, state)
@@ -190,7 +192,7 @@ def _open(
 
 
 def _piece_state(model: OpenModel, group: PieceGroup) -> PieceState:
-    module = execute_problem(load_problem(_file(model, group.name)))
+    module = execute_problem(load_problem(model.file(group.name)))
     init = tuple(module.get_init_inputs())
     return PieceState(
         group.name,
@@ -203,36 +205,51 @@ def _piece_state(model: OpenModel, group: PieceGroup) -> PieceState:
     )
 
 
-def _file(model: OpenModel, name: str) -> Path:
-    return model.root / "pieces" / f"{name}.py"
-
-
 # --- the pieces
 
 
 def _go_through_pieces(
-    model: OpenModel, state: ModelState, spent_s: Callable[[], float]
+    model: OpenModel, state: ModelState, spent_s: Callable[[], float], trials: Trials
 ) -> ModelState:
-    settings = state.settings
+    began: dict[str, float] = {}  # of each piece that is being tried
     while not state.finished:
-        left = _left_minutes(state, spent_s())
-        piece, reason = next_piece(state, left)
-        if piece is None:
+        state, reason = _begin_pieces(model, state, spent_s(), trials, began)
+        if not began:
             state = replace(state, finished=reason)
             break
-        began = time.monotonic()
-        minutes = min(left, settings.piece.budget.minutes)
-        model.say(f"{piece.name}: {_expected(state, piece):.3g} ms of a forward may be saved")
-        piece = _try_piece(model, state, piece, minutes)
+        piece = trials.ended()
         state = state.with_tried(piece)
         if piece.status is PieceStatus.KEPT and model.present:
             state = hold_to_the_whole(model, state, piece.name)
         spent = next(each for each in state.pieces if each.name == piece.name)
-        spent = replace(spent, seconds=spent.seconds + time.monotonic() - began)
-        state = replace(state.with_piece(spent), seconds=spent_s())
+        seconds = spent.seconds + time.monotonic() - began.pop(piece.name)
+        state = replace(state.with_piece(replace(spent, seconds=seconds)), seconds=spent_s())
         write_state(model.directory, state)
         model.say(f"{spent.name}: {spent.status.value}, {spent.reason}")
     return state
+
+
+def _begin_pieces(
+    model: OpenModel, state: ModelState, spent_s: float, trials: Trials, began: dict[str, float]
+) -> tuple[ModelState, str]:
+    """Begin as many pieces as can be tried at once; the state then, and why no more were begun.
+
+    Args:
+        began: when each piece was begun that is being tried, to which those begun here are added.
+    """
+    while len(began) < trials.at_once:
+        left = _left_minutes(state, spent_s)
+        piece, reason = next_piece(state, left, began)
+        if piece is None:
+            return state, reason
+        model.say(f"{piece.name}: {_expected(state, piece):.3g} ms of a forward may be saved")
+        began[piece.name] = time.monotonic()
+        told = state.settings.piece
+        minutes = max(_LEAST_MINUTES, min(left, told.budget.minutes))
+        told = replace(told, budget=replace(told.budget, minutes=minutes))
+        state = state.with_piece(trials.begin(piece, told))
+        write_state(model.directory, state)
+    return state, ""
 
 
 def reached_so_far(state: ModelState) -> float:
@@ -253,9 +270,19 @@ def _expected(state: ModelState, piece: PieceState) -> float:
     return group.saved_ms(reached_so_far(state))
 
 
-def next_piece(state: ModelState, left_minutes: float) -> tuple[PieceState | None, str]:
-    """The piece that pays most, or why there is none; one that was begun comes first."""
-    begun = [each for each in state.pieces if each.status is PieceStatus.RUNNING]
+def next_piece(
+    state: ModelState, left_minutes: float, tried: Collection[str] = ()
+) -> tuple[PieceState | None, str]:
+    """The piece that pays most, or why there is none; one that was begun comes first.
+
+    Args:
+        tried: names of those that are being tried.
+    """
+    begun = [
+        each
+        for each in state.pieces
+        if each.status is PieceStatus.RUNNING and each.name not in tried
+    ]
     if begun:
         return begun[0], ""
     waiting = [each for each in state.pieces if each.status is PieceStatus.WAITING]
@@ -271,49 +298,3 @@ def next_piece(state: ModelState, left_minutes: float) -> tuple[PieceState | Non
         share = state.settings.least_gain
         return None, f"no piece that is left may save {share:.0%} of a forward"
     return best, ""
-
-
-def _try_piece(
-    model: OpenModel, state: ModelState, piece: PieceState, minutes: float
-) -> PieceState:
-    """Run a piece's problem; what became of it."""
-    try:
-        run = _begun(piece)
-        if run is None:
-            told = state.settings.piece
-            place = model.root / "runs" / piece.name
-            budget = replace(told.budget, minutes=max(_LEAST_MINUTES, minutes))
-            run = new_run(
-                _file(model, piece.name), replace(told, out=place, budget=budget, mode=None)
-            )
-            piece = replace(piece, status=PieceStatus.RUNNING, run=run.id)
-            write_state(model.directory, state.with_piece(piece))
-        performed = perform(run, model.registry, model.watch(run))
-    except KmemError as ex:
-        return replace(piece, status=PieceStatus.DROPPED, reason=first_line(ex))
-    found = performed.finished.result
-    # timed by the same clock as the kernel, which the operators of the whole are not
-    eager = [each.timing for each in found.baselines if each.name == "eager" and each.timing]
-    if eager:
-        piece = replace(piece, eager_ms=eager[0].latency_ms)
-    if found.best is None or found.speedup is None:
-        measured = [each.measurement.latency_ms for each in performed.finished.attempts]
-        fastest = min((ms for ms in measured if ms is not None and isfinite(ms)), default=None)
-        reason = "nothing beat its fastest baseline"
-        return replace(piece, status=PieceStatus.DROPPED, kernel_ms=fastest, reason=reason)
-    latency_ms = found.best.measurement.latency_ms
-    kind = "estimated" if found.estimated else "measured"
-    return replace(
-        piece,
-        status=PieceStatus.KEPT,
-        kernel_ms=latency_ms,
-        reason=f"{found.speedup:.2f}x of its fastest baseline, {kind}",
-    )
-
-
-def _begun(piece: PieceState) -> Run | None:
-    """The run of a piece that a killed process had begun; None if memory knows of none."""
-    if piece.run is None:
-        return None
-    with Memory() as memory:
-        return memory.runs.get(piece.run) if memory.runs.has(piece.run) else None

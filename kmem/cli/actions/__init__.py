@@ -14,6 +14,7 @@
 - crews.py: crews of other machines, by the name of an executor.
 - bench.py: run many problems.
 - bench_crew.py: the workers of a bench, and what its problems are run by on them.
+- piece_crew.py: the workers that the pieces of a whole model run on.
 - bench_pair.py: pair the rows of two benches.
 - record.py: record the landscapes of many problems.
 - ablate.py: compare searches with and without memory on recorded landscapes.

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from kmem.away.errand import begin_anew
 from kmem.bench.page import (
     missing_names,
     render_failures,
@@ -86,7 +87,9 @@ def _begin(
     directory.write_manifest(manifest)
     if options.retry_failed:
         again = directory.forget_failed({problem.key for problem in problems})
-        click.echo(f"{again} failed problems run again", err=True)
+        for key in again:
+            begin_anew(directory.root / "runs" / key)
+        click.echo(f"{len(again)} failed problems run again", err=True)
 
 
 @dataclass(frozen=True, slots=True)

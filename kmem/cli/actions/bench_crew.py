@@ -25,6 +25,7 @@ from kmem.cli.actions.crews import (
     ask_for_card,
     count_gpus,
     find_executor,
+    known_ceilings,
     open_desk,
     target_of,
 )
@@ -39,7 +40,6 @@ from kmem.memory.location import default_db_path
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Device
-from kmem.serialize import to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +180,7 @@ def _open_there(root: Path, options: BenchOptions, executor: Executor) -> Iterat
     home = Home(place)
     with open_desk(executor, wanted, home.close) as desk:
         reference = ask_for_card(desk) if gpus else None
-        ceilings = None
-        if reference is not None:
-            with Memory.to_read() as memory:
-                known = memory.devices.ceilings(reference.device.name)
-            ceilings = to_json(known) if known is not None else None
+        ceilings = known_ceilings(reference)
 
         def make(
             asked: Asked, on_line: Callable[[str], None], on_end: Callable[[JobResult], None]

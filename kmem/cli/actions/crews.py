@@ -16,9 +16,10 @@ from kmem.engines.desk import Desk
 from kmem.engines.executor import Executor, Job, JobResult, Wanted, Worker
 from kmem.engines.scheduler import Listener, Verdict, Work
 from kmem.errors import ExecutorError
+from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.records import Device
-from kmem.serialize import from_data
+from kmem.serialize import from_data, to_json
 
 _CARD_LIMIT_S = 300.0
 
@@ -83,6 +84,15 @@ def ask_for_card(desk: Desk) -> Reference:
             f"A worker does not say which GPU it has ({answer.text.strip()[-300:] or 'no word'}); "
             "try kmem doctor there, or give --gpus 0 and a --target"
         ) from ex
+
+
+def known_ceilings(reference: Reference | None) -> str | None:
+    """What the card's device was measured to do at most, as JSON; None if memory does not know."""
+    if reference is None:
+        return None
+    with Memory.to_read() as memory:
+        known = memory.devices.ceilings(reference.device.name)
+    return to_json(known) if known is not None else None
 
 
 class _Answer(Listener):

@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from kmem.cli.actions.crews import (
     ask_for_card,
     count_gpus,
     find_executor,
+    known_ceilings,
     open_desk,
     say,
     target_of,
@@ -110,7 +112,11 @@ def _record_away(
                 with Memory.to_read() as memory:  # the rates as measured, if they are known
                     device = memory.devices.ceilings(device.name) or device
             with executor.hire(wanted, say) as crew:
-                record_elsewhere(crew, problems, root, _asked(options, device, present), show)
+                asked = _asked(options, device, present)
+                if reference is not None:
+                    ceilings = known_ceilings(reference)
+                    asked = replace(asked, card=reference.card, ceilings=ceilings)
+                record_elsewhere(crew, problems, root, asked, show)
     except KeyboardInterrupt:
         _tell_how_to_go_on()
         raise SystemExit(EXIT_INTERRUPTED) from None

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.actions.piece_crew import open_piece_crew
+from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.display.run import RunDisplay
 from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_NOTHING_BEAT_BASELINE
 from kmem.cli.options.run import RunOptions
@@ -22,6 +24,7 @@ from kmem.whole.at_shapes import AskedShapes, optimize_at_shapes, read_asked
 from kmem.whole.optimizing import optimize_model
 from kmem.whole.result import ModelResult
 from kmem.whole.state import ModelSettings, read_state
+from kmem.whole.trying import PieceCrew
 
 _say = partial(click.echo, err=True)
 
@@ -68,7 +71,14 @@ def run_model(
     if shapes is not None:
         _carry_out_shapes(AskedShapes(settings, shapes), registry, as_json=as_json)
         return
-    _carry_out(settings, registry, as_json=as_json)
+    if options.where.executor == "local":
+        _carry_out(settings, registry, as_json=as_json)
+        return
+    with (
+        interrupt_on_termination(),
+        open_piece_crew(options.where, pieces.gpus, options.target, registry) as crew,
+    ):
+        _carry_out(settings, registry, as_json=as_json, crew=crew)
 
 
 def resume_model(directory: Path, registry: Registry, *, as_json: bool) -> None:
@@ -86,9 +96,11 @@ def resume_model(directory: Path, registry: Registry, *, as_json: bool) -> None:
     _carry_out(replace(state.settings, piece=piece), registry, as_json=as_json)
 
 
-def _carry_out(settings: ModelSettings, registry: Registry, *, as_json: bool) -> None:
+def _carry_out(
+    settings: ModelSettings, registry: Registry, *, as_json: bool, crew: PieceCrew | None = None
+) -> None:
     with _interruptible(settings):
-        result = optimize_model(settings, registry, _watch, _say)
+        result = optimize_model(settings, registry, _watch, _say, crew)
     _tell(result, as_json=as_json)
 
 

@@ -79,6 +79,12 @@ class PieceOptions:
         help="For training: a forward and backward is what is proved and timed. Kernels have no "
         "backward of their own: what they replace is computed again under autograd.",
     )
+    gpus: int | None = option(
+        "--gpus",
+        type=click.IntRange(min=1),
+        help="With --executor: pieces that are tried at once, each on a GPU of the cluster, or "
+        "with --target on a core; default: as many as it has GPUs, or one.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kmem.away.fit import unfit_here
+from kmem.away.request import EXIT_UNFIT
 from kmem.engines.executor import Crew, Job, JobResult, Worker
 from kmem.engines.scheduler import Listener, Scheduler, Verdict, Work
 from kmem.errors import ExecutorError
@@ -117,6 +119,8 @@ class _Recording(Listener):
                 file.write(text.removeprefix(_LINE) + "\n")
 
     def ended(self, worker: Worker, result: JobResult) -> Verdict:
+        if result.exit_code == EXIT_UNFIT:
+            return Verdict.ELSEWHERE
         name = self._problem.name
         for packed, content in result.files.items():
             partial = self._root / f"{packed}.partial"
@@ -170,6 +174,8 @@ def main() -> None:
     request = json.loads(Path(_REQUEST).read_text(encoding="utf-8"))
     problems = [from_data(Problem, data) for data in request["problems"]]
     asked = from_data(Asked, request["asked"])
+    if unfit_here(asked.card, asked.ceilings, shared=False):
+        raise SystemExit(EXIT_UNFIT)
     name, root = problems[0].name, Path.cwd() / _PLACE
     root.mkdir(exist_ok=True)
     teller = _Teller(root / f"{name}.jsonl")

@@ -21,6 +21,8 @@ class Asked:
     seed: int
     minutes: float  # to judge one problem
     jobs: int  # problems judged at once
+    card: str | None = None  # the card that all figures are to come from, as JSON
+    ceilings: str | None = None  # the device as its rates were measured, as JSON
 
 
 def is_same_work(header: Header, problem: Problem, asked: Asked) -> bool:
