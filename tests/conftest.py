@@ -15,6 +15,8 @@ from typing import Any
 
 # read when torch is first imported; the cores are taken by the workers of pytest-xdist
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# a run starts a compiler for each core, which imports torch for a handful of kernels
+os.environ.setdefault("KMEM_CORES", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,6 +55,8 @@ LONG_FILES = (
     "test_judge_corpus.py",
     "test_worker.py",
 )
+#: So many cases of a parametrised test count for coverage.
+TRACED_CASES = 3
 _PLACES = {name: place for place, name in enumerate(LONG_FILES)}
 
 
@@ -85,6 +89,8 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _PLACES.get(item.path.name, len(_PLACES)))
     keep_first_cases(items)
+    if sys.gettrace() is not None:
+        trace_first_cases(items)
     gpu_items = [item for item in items if "gpu" in item.keywords]
     if not gpu_items:
         return
@@ -106,6 +112,19 @@ def keep_first_cases(items: Sequence[pytest.Item]) -> None:
         seen[name] += 1
         if seen[name] <= marker.kwargs["after"]:
             item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+
+
+def trace_first_cases(items: Sequence[pytest.Item]) -> None:
+    """Under coverage, leave all but the first cases of a parametrised test untraced.
+
+    They all run, a third quicker; the lines of a later case count if another test runs them.
+    """
+    seen: Counter[str] = Counter()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        if seen[name] > TRACED_CASES and isinstance(item, pytest.Function):
+            item.obj = untraced(item.obj)
 
 
 @pytest.fixture(autouse=True, scope="session")
