@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kmem.codegen.edited_text import EditedText, replace_names
+from kmem.codegen.edited_text import EditedText, read_tree, replace_names
 from kmem.codegen.evaluating import Known
 from kmem.codegen.folding import fold
 from kmem.codegen.unused import drop_unused
@@ -147,5 +147,5 @@ def _reads(text: str) -> frozenset[str]:
 @lru_cache(maxsize=1024)
 def _definition(text: str) -> ast.FunctionDef:
     """The tree of a function, to be read alone."""
-    (definition,) = (item for item in parse_python(text).body if isinstance(item, ast.FunctionDef))
+    (definition,) = (item for item in read_tree(text).body if isinstance(item, ast.FunctionDef))
     return definition

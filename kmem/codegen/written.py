@@ -8,8 +8,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from kmem.codegen.edited_text import read_tree
 from kmem.codegen.jit_text import JitFunction, bind
-from kmem.host.syntax import parse_python
 
 #: Python's own functions that kernels call; they store nothing.
 _PURE = frozenset({"range", "min", "max", "abs", "len", "print", "int", "float"})
@@ -55,7 +55,7 @@ class _Flow:
     def __init__(self, reader: _Reader, function: JitFunction) -> None:
         self.reader = reader
         self.held = {parameter.name: {parameter.name} for parameter in function.parameters}
-        nodes = list(ast.walk(parse_python(function.text)))
+        nodes = list(ast.walk(read_tree(function.text)))
         while self._follow(nodes):
             pass
         written: set[str] = set()
