@@ -15,6 +15,8 @@ from typing import Any
 
 # read when torch is first imported; the cores are taken by the workers of pytest-xdist
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# a run starts a compiler for each core, which imports torch for a handful of kernels
+os.environ.setdefault("KMEM_CORES", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,32 +29,46 @@ settings.load_profile("kmem")
 #: pytest-xdist is left with one when the others are done.
 LONG_FILES = (
     "test_newcomer.py",
-    "test_cli_optimize.py",
-    "test_away.py",
-    "test_guide.py",
-    "test_readme.py",
-    "test_real_campaign.py",
-    "test_bench.py",
-    "test_llm_run.py",
-    "test_run_rewritten.py",
-    "test_api.py",
-    "test_optimize_away.py",
-    "test_campaign.py",
-    "test_whole_composed.py",
-    "test_ui_browser.py",
-    "test_recording_elsewhere.py",
-    "test_deploy_backend.py",
-    "test_landscape.py",
+    "test_corpus.py",
     "test_profile_compile.py",
-    "test_estimator.py",
-    "test_recipe_matmul.py",
     "test_recipe_rowwise_kernels.py",
+    "test_ports.py",
+    "test_cli_optimize.py",
+    "test_recipe_conv_transpose.py",
+    "test_llm_run.py",
+    "test_rewrites.py",
+    "test_widening.py",
+    "test_moves.py",
+    "test_ui_browser.py",
+    "test_recipe_matmul.py",
+    "test_away.py",
     "test_recipe_convolution.py",
+    "test_guide.py",
+    "test_real_campaign.py",
+    "test_whole_composed.py",
+    "test_api.py",
+    "test_run_rewritten.py",
+    "test_landscape.py",
+    "test_bench.py",
+    "test_deploy_backend.py",
     "test_recipe_attention.py",
-    "test_compiled_is_proved.py",
-    "test_judge_corpus.py",
-    "test_worker.py",
+    "test_layout.py",
+    "test_estimator.py",
+    "test_whole_models.py",
+    "test_recipe_accuracy.py",
+    "test_recording_elsewhere.py",
+    "test_optimize_away.py",
+    "test_user_test.py",
+    "test_campaign.py",
+    "test_recipe_vendor_tails.py",
+    "test_judge_cli.py",
+    "test_recipe_pooling.py",
+    "test_waiting_programs.py",
+    "test_recipe_scan.py",
+    "test_prompts.py",
 )
+#: So many cases of a parametrised test count for coverage.
+TRACED_CASES = 3
 _PLACES = {name: place for place, name in enumerate(LONG_FILES)}
 
 
@@ -85,6 +101,8 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _PLACES.get(item.path.name, len(_PLACES)))
     keep_first_cases(items)
+    if sys.gettrace() is not None:
+        trace_first_cases(items)
     gpu_items = [item for item in items if "gpu" in item.keywords]
     if not gpu_items:
         return
@@ -106,6 +124,19 @@ def keep_first_cases(items: Sequence[pytest.Item]) -> None:
         seen[name] += 1
         if seen[name] <= marker.kwargs["after"]:
             item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
+
+
+def trace_first_cases(items: Sequence[pytest.Item]) -> None:
+    """Under coverage, leave all but the first cases of a parametrised test untraced.
+
+    They all run, a third quicker; the lines of a later case count if another test runs them.
+    """
+    seen: Counter[str] = Counter()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        if seen[name] > TRACED_CASES and isinstance(item, pytest.Function):
+            item.obj = untraced(item.obj)
 
 
 @pytest.fixture(autouse=True, scope="session")

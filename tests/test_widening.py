@@ -146,6 +146,7 @@ def served_by(package: Package, model: torch.nn.Module, rows: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared_template")
 def test_a_recipes_winner_serves_its_part_of_the_range_once_the_judge_has_passed_it(
     ranged: Ranged, winner: Result, tmp_path: Path
 ) -> None:

@@ -26,10 +26,22 @@ def parse_python(source: str, filename: str = "<unknown>") -> ast.Module:
         raise _too_deep(filename, 1) from ex
     level: list[ast.AST] = [tree]
     for _ in range(MOST_LEVELS):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        level = _children(level)
     if level:
         raise _too_deep(filename, min(getattr(node, "lineno", 1) for node in level))
     return tree
+
+
+def _children(nodes: list[ast.AST]) -> list[ast.AST]:
+    """Child nodes that have fields; `ast.iter_child_nodes` takes twice as long."""
+    found: list[ast.AST] = []
+    for node in nodes:
+        for value in vars(node).values():
+            if type(value) is list:
+                found += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and value._fields:
+                found.append(value)
+    return found
 
 
 def _too_deep(filename: str, line: int) -> SyntaxError:

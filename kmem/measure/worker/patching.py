@@ -6,10 +6,12 @@ what to replace among all names each time. Here it is once a launch for each mod
 come from, and the names are looked up once in a process. Sums and products of integers are worked
 out a second time in 64 bits for an assertion that Triton then leaves out unless it debugs; compiled
 code has neither (triton/backends/nvidia/compiler.py, parse_options), and here they go as well. What
-a value knows of its shape is worked out once for each shape and not for each value.
+a value knows of its shape is worked out once for each shape and not for each value. Two values of
+one type and one shape are what they would be cast and broadcast to.
 
 Source: triton/runtime/interpreter.py, _patch_lang and InterpretedFunction.__call__;
-triton/language/core.py, tensor and block_type.
+triton/language/core.py, tensor and block_type; triton/language/semantic.py,
+binary_op_type_checking_impl and broadcast_impl_value.
 """
 
 import inspect
@@ -19,6 +21,7 @@ from functools import cache
 
 import numpy
 import triton.language as tl
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 
@@ -84,9 +87,10 @@ def patch_once_a_launch() -> Callable[[], None]:
 
     builder = interpreter.interpreter_builder
     options = builder.options
-    forget_shapes = _know_shapes()
+    forget_shapes, ask_again = _know_shapes(), _take_what_is_alike()
 
     def undo() -> None:
+        ask_again()
         forget_shapes()
         builder.options = options
         interpreter._patch_attr = patch_attribute
@@ -138,4 +142,49 @@ def _know_shapes() -> Callable[[], None]:
         tl.tensor.__init__, tl.block_type.__init__ = new_value, new_block
 
     tl.tensor.__init__, tl.block_type.__init__ = make_value, make_block
+    return undo
+
+
+def _take_what_is_alike() -> Callable[[], None]:
+    """Let operands that are alike already pass as they are; the way back."""
+    check, broadcast = (
+        TritonSemantic.binary_op_type_checking_impl,
+        TritonSemantic.broadcast_impl_value,
+    )
+
+    def broadcast_others(
+        semantic: TritonSemantic, lhs: tl.tensor, rhs: tl.tensor
+    ) -> tuple[tl.tensor, tl.tensor]:
+        left, right = lhs.type, rhs.type
+        if left.is_block() and right.is_block() and left.shape is right.shape:
+            return lhs, rhs
+        return broadcast(semantic, lhs, rhs)
+
+    # Triton's own signature: it is called with all of them in order
+    def check_others(
+        semantic: TritonSemantic,
+        lhs: object,
+        rhs: object,
+        allow_lhs_ptr: bool = False,
+        allow_rhs_ptr: bool = False,
+        arithmetic_check: bool = True,
+        div_or_mod: bool = False,
+    ) -> tuple[tl.tensor, tl.tensor]:
+        if (
+            not div_or_mod
+            and isinstance(lhs, tl.tensor)
+            and isinstance(rhs, tl.tensor)
+            and lhs.dtype is rhs.dtype
+            and not isinstance(lhs.dtype, tl.pointer_type)
+        ):
+            return semantic.broadcast_impl_value(lhs, rhs)
+        flags = allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
+        return check(semantic, lhs, rhs, *flags)
+
+    def undo() -> None:
+        TritonSemantic.binary_op_type_checking_impl = check
+        TritonSemantic.broadcast_impl_value = broadcast
+
+    TritonSemantic.binary_op_type_checking_impl = check_others
+    TritonSemantic.broadcast_impl_value = broadcast_others
     return undo

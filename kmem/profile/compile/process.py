@@ -85,6 +85,8 @@ class CompileProcess:
         )
         # the interpreter would run the kernels instead of compiling them
         environment.pop("TRITON_INTERPRET", None)
+        # coverage would take a third more of its time, and what it counts is lost with the process
+        environment.pop("COVERAGE_PROCESS_CONFIG", None)
         environment["OMP_NUM_THREADS"] = "1"  # one process per core
         self._cache_dir.mkdir(parents=True, exist_ok=True)
         hide_memory()
