@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def main() -> None:
     done = {row["file"] for row in rows}
     files = [file for file in _models(asked.models) if str(file) not in done]
     if asked.dry:
-        sys.stdout.write(_outlook([_plan(file, asked) for file in files], rows, asked))
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            plans = list(pool.map(partial(_plan, asked=asked), files))
+        sys.stdout.write(_outlook(plans, rows, asked))
         return
     with ThreadPoolExecutor(asked.jobs) as pool:
         for ended in as_completed([pool.submit(_run, file, asked) for file in files]):
