@@ -15,8 +15,6 @@ from typing import Any
 
 # read when torch is first imported; the cores are taken by the workers of pytest-xdist
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# a run starts a compiler for each core, which imports torch for a handful of kernels
-os.environ.setdefault("KMEM_CORES", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -80,6 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr != "gpu":  # there the judge's own kernels run as for users
         # read when triton is first imported; tests that compile do so in a subprocess without it
         os.environ["TRITON_INTERPRET"] = "1"
+        # a run starts a compiler for each core, which imports torch for a handful of kernels
+        os.environ.setdefault("KMEM_CORES", "1")
 
 
 @pytest.hookimpl(wrapper=True)
