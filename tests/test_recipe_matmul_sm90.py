@@ -48,6 +48,25 @@ CASES = {
         {**SPLIT, "block_n": 64, "ACCURACY": 1},
     ),
     "bf16": ("tile-matmul", ("torch.relu(A @ B)", *SQUARE[1:]), "bf16", WIDE),
+    "split gate": (
+        "split-fp16-matmul",
+        ("torch.sigmoid(A @ B) * (A @ B.T)", *SQUARE[1:]),
+        "match",
+        SPLIT,
+    ),
+    "gate": (
+        "dual-gemm-gated-mlp",
+        ("torch.sigmoid(A @ B) * (A @ B.T)", *SQUARE[1:]),
+        "bf16",
+        WIDE,
+    ),
+    "shared": ("horizontal-fusion", ("(A @ B, A @ B.T + 1)", *SQUARE[1:]), "bf16", SPLIT),
+    "gathered": (
+        "gemm-prologue-fusion",
+        ("torch.embedding(A, (A[0] * 9).long()) @ B", *SQUARE[1:]),
+        "bf16",
+        WIDE,
+    ),
 }
 #: Exact products in chains, by what is known of their registers.
 EXACT = {
