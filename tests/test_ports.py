@@ -11,6 +11,7 @@ import pytest
 import torch
 from module_problems import problem, recipe
 
+from kmem.codegen.places import ZERO, along, reshape_places
 from kmem.devices import named_target
 from kmem.problem.operators.row import Layout
 from kmem.problem.operators.table import lowering_of
@@ -79,6 +80,7 @@ class Anchor:
     leaves: tuple[tuple[str, str], ...] = ()  # what it leaves a part of to others
     precision: Precision = Precision.MATCH
     tolerance: float = 1e-6
+    drawn: str = "torch.randn({})"  # what x and y are
 
 
 LINEAR = "self.l = nn.Linear(33, 20)"
@@ -86,6 +88,14 @@ CONV = "self.c = nn.Conv2d(5, 16, 3)"
 INT8 = (
     "self.register_buffer('q', torch.randint(-127, 128, (20, 33), dtype=torch.int8)); "
     "self.register_buffer('s', torch.rand(20, 1))"
+)
+INT4 = (
+    "q = torch.randint(-(2**31), 2**31, (20, 4)).int(); self.register_buffer('c', q); "
+    "self.register_buffer('q', q.T.contiguous()); self.register_buffer('s', torch.rand(4, 20)); "
+    "self.register_buffer('b', torch.randint(0, 256, (20, 16)).byte()); "
+    "self.register_buffer('z', torch.randint(0, 16, (4, 20)).int()); "
+    "self.register_buffer('g', torch.rand(20, 4)); "
+    "self.register_buffer('h', torch.arange(0, 32, 4, dtype=torch.int32))"
 )
 OPENED = ("relu", "gate")
 ANCHORS = {
@@ -217,6 +227,131 @@ ANCHORS = {
         {**TILE, "splits": 2, "split": "in_loop"},
         reductions=("", "max", "logsumexp"),
     ),
+    "gated linears": Anchor(
+        "dual-gemm-gated-mlp",
+        "F.silu(self.l(x)) * self.m(x)",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 20, bias=False)",
+        {**TILE, "splits": 1},
+    ),
+    "gate of halves": Anchor(
+        "dual-gemm-gated-mlp",
+        "F.glu(self.l(x))",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 40)",
+        {**TILE, "splits": 2},
+    ),
+    "gate in half precision": Anchor(
+        "dual-gemm-gated-mlp",
+        "(lambda u, v: torch.tanh(u) * v)(*self.l(x).chunk(2, -1))",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 40)",
+        {**TILE, "splits": 1},
+        precision=Precision.BF16,
+        tolerance=8e-3,
+    ),
+    "split gate": Anchor(
+        "split-fp16-matmul",
+        "(lambda z: z[:, :20] * torch.sigmoid(z[:, 20:]))(x @ self.w)",
+        "18, 33",
+        "18, 20",
+        "self.w = nn.Parameter(torch.randn(33, 40))",
+        {**TILE, "splits": 1},
+    ),
+    "split gate in the loop": Anchor(
+        "split-fp16-matmul",
+        "F.gelu(self.l(x)) * self.m(x)",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 20)",
+        {**TILE, "splits": 2, "split": "in_loop"},
+    ),
+    "shared operand": Anchor(
+        "horizontal-fusion",
+        "(self.l(x), self.m(x) * 2, torch.relu(self.n(x)))",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 40); self.n = nn.Linear(33, 5, False)",
+        {**TILE, "splits": 1},
+        epilogues=("",),
+    ),
+    "shared operand in splits": Anchor(
+        "horizontal-fusion",
+        "(x @ self.w, x @ self.v * 0.5)",
+        "2, 18, 33",
+        "18, 20",
+        "self.w = nn.Parameter(torch.randn(33, 40)); self.v = nn.Parameter(torch.randn(33, 17))",
+        {**TILE, "splits": 2, "block_n": 128},
+        epilogues=("",),
+    ),
+    "split once": Anchor(
+        "split-fp16-matmul",
+        "(self.l(x), torch.tanh(self.m(x)) + self.m.bias)",
+        "18, 33",
+        "18, 20",
+        "self.l = nn.Linear(33, 20); self.m = nn.Linear(33, 40)",
+        {**TILE, "splits": 1},
+        epilogues=("",),
+    ),
+    "rows of a table": Anchor(
+        "gemm-prologue-fusion",
+        "self.l(self.e(x) * 5.5 + self.p)",
+        "3, 6",
+        "3, 6, 20",
+        "self.e = nn.Embedding(10, 33); self.p = nn.Parameter(torch.randn(6, 33)); " + LINEAR,
+        {**TILE, "splits": 1},
+        drawn="torch.randint(0, 10, ({}))",
+    ),
+    "picked rows": Anchor(
+        "gemm-prologue-fusion",
+        "torch.index_select(self.e, 0, x) @ self.w",
+        "18,",
+        "18, 20",
+        "self.e = nn.Parameter(torch.randn(9, 33)); self.w = nn.Parameter(torch.randn(33, 20))",
+        {**TILE, "splits": 2},
+        drawn="torch.randint(0, 9, ({}))",
+    ),
+    "int4 in int32": Anchor(
+        "gemm-prologue-fusion",
+        "x @ (((self.q[:, None] >> self.h[None, :, None] & 15).view(4, 8, 20).to(x.dtype)"
+        " - self.z[:, None]) * self.s[:, None].to(x.dtype)).reshape(32, 20)",
+        "18, 32",
+        "18, 20",
+        INT4,
+        {**TILE, "splits": 1},
+    ),
+    "int4 in uint8": Anchor(
+        "gemm-prologue-fusion",
+        "F.linear(x, (torch.stack((self.b & 15, self.b >> 4), -1).view(20, 32).to(x.dtype) - 8)"
+        " * self.g.repeat_interleave(8, 1))",
+        "18, 32",
+        "18, 20",
+        INT4,
+        {**TILE, "splits": 2},
+    ),
+    "int4 times a vector": Anchor(
+        "gemm-prologue-fusion",
+        "F.linear(x, (torch.cat([self.b & 15, self.b >> 4], 1) - self.z.view(20, 4)"
+        ".repeat_interleave(8, 1)) * self.g.repeat_interleave(8, 1))",
+        "1, 32",
+        "1, 20",
+        INT4,
+        {**TILE, "splits": 2},
+    ),
+    "int4 in half precision": Anchor(
+        "gemm-prologue-fusion",
+        "F.linear(x, (((self.c[:, :, None] >> torch.arange(0, 32, 4)) & 15).view(20, -1)"
+        ".to(x.dtype) - 7.5) * self.g.repeat_interleave(8, 1))",
+        "18, 32",
+        "18, 20",
+        INT4,
+        {**TILE, "splits": 1},
+        precision=Precision.BF16,
+        tolerance=8e-3,
+    ),
     "matrix-vector": Anchor(
         "matvec-rows-per-program", "self.l(x)", "2, 33", "2, 20", LINEAR, MATVEC
     ),
@@ -244,13 +379,14 @@ def test_one_site_covers_what_its_ports_take(cell):
     made, followed = PROLOGUES[before], EPILOGUES[after]
     steps = f"(lambda x: {anchor.call})({made})"
     steps = f"(lambda z: {REDUCTIONS[reduced]})((lambda z: {followed})({steps}))"
-    inputs = ", ".join(f"torch.randn({shape})" for shape in (*[anchor.shape] * 2, anchor.result))
+    drawn = anchor.drawn.format(anchor.shape)
+    inputs = ", ".join([drawn, drawn, f"torch.randn({anchor.result})"])
     source = problem(steps, inputs, anchor.setup, "x, y, r")
     own, contract = recipe(anchor.skill), Contract(anchor.precision)
     _, graph = trace_source(source, anchor.precision)
     (site,) = own.match(graph, contract)
-    computing = [node for node in graph.nodes if lowering_of(graph, node) is not Layout.MARKER]
-    assert {*site.nodes} == {node.name for node in computing}
+    computing = {node.name for node in graph.nodes if lowering_of(graph, node) is not Layout.MARKER}
+    assert computing <= {*site.nodes}
     check_recipe(
         own,
         source,
@@ -271,6 +407,9 @@ def test_one_site_covers_what_its_ports_take(cell):
         ("x @ torch.sigmoid(self.w)", "self.w = nn.Parameter(torch.rand(33, 33))", set()),  # kept
         ("x.bfloat16() @ y.bfloat16()", "pass", {"to", "to_1"}),
         ("torch.softmax(x, 1) @ y", "pass", set()),
+        ("F.embedding((x > 0.5).long(), y) @ y", "pass", {"embedding"}),
+        ("(lambda z: z @ y + z)(F.embedding((x[0] > 0.5).long(), y))", "pass", set()),
+        ("x @ F.embedding((x[0] > 0.5).long(), y)", "pass", set()),  # steps of the sum
     ],
 )
 def test_an_operand_is_made_while_it_is_read_if_nothing_else_reads_it(expression, setup, opened):
@@ -328,3 +467,116 @@ def test_tiles_leave_parts_of_rows_where_one_value_of_each_is_wanted(expression,
     source = problem(expression, "torch.rand(33, 33), torch.rand(33, 33)", parameters="x, y")
     _, graph = trace_source(source)
     assert len(recipe("reduce-after-gemm").match(graph, Contract())) == count
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [
+        ("F.silu(self.l(x)) * self.m(x)", 1),
+        ("torch.maximum(x @ y, x @ y.T) - 1", 1),
+        ("self.n(x)[:, :16] * F.silu(self.n(y)[:, 16:])", 0),  # halves of two
+        ("F.silu(self.l(x)) * self.m(y)", 0),  # of two operands
+        ("(lambda u: F.silu(u) * self.m(x) @ u)(self.l(x))", 0),  # read again
+        ("self.l(x) * self.m(self.l(x))", 0),  # one of the other
+        ("F.glu(self.m(x)[:, :32], 0)", 0),  # of rows
+        ("F.glu(self.n(x), 1) + y[:, :16]", 1),
+        ("(lambda u, v: u * v)(*self.n(x).split([16, 16], 1))", 1),
+        ("(lambda z: z[:, 16:] / z[:, :16].exp())(self.n(x))", 1),
+        ("(lambda z: z[:, ::2] * z[:, 1::2])(self.n(x))", 0),
+    ],
+)
+def test_two_products_of_one_operand_are_one_where_only_what_is_made_of_both_is_read(
+    expression, count
+):
+    layers = "nn.Linear(33, 33), nn.Linear(33, 33), nn.Linear(33, 32)"
+    inputs = "torch.rand(33, 33), torch.rand(33, 33)"
+    source = problem(expression, inputs, f"self.l, self.m, self.n = {layers}", "x, y")
+    _, graph = trace_source(source)
+    assert len(recipe("dual-gemm-gated-mlp").match(graph, Contract())) == count
+
+
+@pytest.mark.parametrize(
+    ("expression", "shared"),
+    [
+        ("self.l(x), self.m(x), self.n(x)", [3]),
+        ("self.l(x), self.m(x), self.n(y)", [2]),
+        ("self.l(x), self.l(self.m(x))", [2]),
+        ("self.l(self.m(x)), self.l(x) + self.m(x)", [3]),
+        ("F.softmax(self.l(x), -1) @ self.m(x)", [2]),
+        ("self.l(x), self.m(x).T", [2]),
+        ("x @ x, x @ y", []),  # the operand itself, and one product is none to share with
+        ("self.l(x), x @ y[0]", []),  # a vector
+        ("self.l(x), self.m(y)", []),
+        ("(lambda u: (u, self.m(u)))(self.l(x))", []),
+    ],
+)
+def test_products_of_one_operand_are_one_launch_if_none_waits_for_another(expression, shared):
+    layers = "nn.Linear(33, 33), nn.Linear(33, 33), nn.Linear(33, 32)"
+    inputs = "torch.rand(33, 33), torch.rand(33, 33)"
+    source = problem(expression, inputs, f"self.l, self.m, self.n = {layers}", "x, y")
+    _, graph = trace_source(source)
+    sites = recipe("horizontal-fusion").match(graph, Contract())
+    assert [len(site.outputs) for site in sites] == shared
+
+
+_NIBBLES = "torch.stack((self.b & 15, self.b >> 4), -1).view(20, 32)"
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        f"({_NIBBLES} - 8).to(x.dtype)",  # wraps in eight bits
+        "torch.stack(((self.i << 4) >> 4, self.i >> 4), 1).to(x.dtype).view(20, 32)",  # signs
+        "((self.c.T.reshape(1, 80) >> torch.arange(0, 32, 4).view(8, 1)) & 15)"
+        ".permute(1, 0).reshape(20, 4, 8).transpose(1, 2).flatten(1).to(x.dtype)",
+        f"({_NIBBLES}.to(x.dtype) - {_NIBBLES}.view(20, 4, 8)[:, :, :1]"
+        ".expand(20, 4, 8).reshape(20, 32).to(x.dtype))",
+        "torch.cat((self.b % 16, self.b // 16), 1).to(torch.int16).to(x.dtype) * self.g[:, :1]",
+    ],
+)
+def test_packed_weights_are_unpacked_as_eager_does(weight):
+    setup = f"{INT4}; self.register_buffer('i', self.b.view(torch.int8))"
+    source = problem(f"F.linear(x, {weight})", "torch.randn(18, 32)", setup)
+    own = recipe("gemm-prologue-fusion")
+    _, graph = trace_source(source)
+    (site,) = own.match(graph, Contract())
+    assert site.detail.unpacks
+    check_recipe(own, source, H200, settings=[{**TILE, "splits": 1}], tolerance=1e-6)
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        "(self.f & 15).to(x.dtype)",  # as many numbers as integers
+        f"(lambda w: w * w.to(x.dtype).sum())({_NIBBLES}.to(x.dtype))",
+        f"{_NIBBLES}.to(x.dtype).cumsum(1)",
+        "torch.stack((self.b & 15, self.b >> 4), -1).view(torch.int16).to(x.dtype).view(20, -1)"
+        ".repeat(1, 2)",
+    ],
+)
+def test_what_is_not_packed_or_cannot_be_told_is_read_as_it_is(weight):
+    setup = f"{INT4}; self.register_buffer('f', torch.randint(0, 99, (20, 32)).int())"
+    source = problem(f"F.linear(x, {weight})", "torch.randn(18, 32)", setup)
+    _, graph = trace_source(source)
+    sites = recipe("gemm-prologue-fusion").match(graph, Contract())
+    assert not any(site.detail.unpacks for site in sites)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "source"),
+    [
+        (4, 6, (24,)),
+        (24, 1, (2, 3, 4)),
+        (4, 6, (2, 2, 1, 3, 2)),
+        (6, 4, (4, 6)),
+        (6, 4, (3, 8)),
+        (1, 1, ()),
+    ],
+)
+def test_a_place_in_a_view_is_that_of_the_same_element(rows, columns, source):
+    last = along("n", columns) if columns > 1 else ZERO
+    places = reshape_places([along("k", rows), ZERO, last], (rows, 1, columns), source)
+    numbers = torch.arange(rows * columns).view(source)
+    for k, n in product(range(rows), range(columns)):
+        place = tuple(eval(each.text, {"k": k, "n": n}) for each in places)
+        assert numbers[place] == k * columns + n

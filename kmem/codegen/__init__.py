@@ -50,7 +50,14 @@ Matrix products:
 - ports.py: the functions that kernels are handed, and how launches hand them in.
 - approximate.py: the same where operands were rounded, in cheaper arithmetic.
 - prologue.py: what is done to an operand of a product while it is read.
+- places.py: places along axes as text, through operators that lay data out anew.
+- unpacking.py: what a product does to packed weights while it reads them.
+- joined.py: several products of one operand as one: the copy of their weights.
 - contraction.py: matrix products of every spelling in one form.
+- product_sites.py: the products of a graph as sites.
+- joined_text.py: what follows joined products, as the statements of one function.
+- joined_sites.py: two products of one operand and what is made of both.
+- shared_sites.py: products of one operand that are written in one launch.
 - matmul.py: text that the matrix-product recipes share.
 - finishing.py: the kernel that finishes rows of which tiles left parts.
 - partial_rows.py: rows of a product reduced where its tiles are stored.

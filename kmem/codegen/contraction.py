@@ -3,27 +3,20 @@
 out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n], with strides.
 
 Owned here: merging of axes whose strides allow it (so that a 4D tensor times a matrix becomes one
-tall product); the sites that a product takes, with a triu or tril, what is pointwise after it
-(epilogue.py) and before it (prologue.py). Which einsum an operator is stands in its row
-(kmem/problem/operators/products.py). Kernels: what all share in matmul.py, and the skills' own.
+tall product). Which products a graph has, product_sites.py finds. Kernels: what all share in
+matmul.py, and the skills' own.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product as all_pairs
 from math import prod
 
-from kmem.codegen.epilogue import Bias, Epilogue, Triangle, grow_epilogue, write_epilogue
+from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.finishing import Finish
-from kmem.codegen.prologue import Opening, grow_opening, leave_closed
-from kmem.codegen.steady import kept_operands
+from kmem.codegen.joined import Joined
+from kmem.codegen.prologue import Opening
 from kmem.problem.dtypes import FLOATS
-from kmem.problem.graph import Node, OpGraph, Ref
-from kmem.problem.operators import row
-from kmem.problem.operators.row import Layout, ProductTerms
-from kmem.problem.operators.table import find_operator, lowering_of
-from kmem.recipes import Operand, Site
-from kmem.records import DTYPE_BYTES, Contract, Precision, TensorSpec
+from kmem.records import DTYPE_BYTES, Precision, TensorSpec
 
 #: Offsets inside one tile are 32-bit: a tile of 256 lines may not span more. Batch and tile offsets
 #: are 64-bit.
@@ -83,11 +76,17 @@ class Product:
     operand_specs: tuple[TensorSpec, ...] = ()
     before: tuple[Opening, ...] = ()
     finish: Finish | None = None  # with it, tiles leave parts of rows, and `out` is the rows' value
+    joined: Joined | None = None  # with it, b is a copy of columns of several operands
 
     @property
     def batches(self) -> int:
         """How many products there are."""
         return self.batch[0].size * self.batch[1].size
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether b is made of packed numbers."""
+        return any(opening.pointers for opening in self.before)
 
     @property
     def flops(self) -> float:
@@ -104,7 +103,8 @@ class Product:
         """For each opening its operands' steps along both batch axes, its rows and columns."""
         steps, first = [], len(self.operand_specs)
         for opening, axes in zip(self.before, ((self.m, self.k), (self.k, self.n)), strict=False):
-            steps.append(self._steps_along((*self.batch, *axes), first, len(opening.specs)))
+            own = self._steps_along((*self.batch, *axes), first, len(opening.specs))
+            steps.append([*own, *[(0, 0, 0, 0)] * len(opening.pointers)])
             first += len(opening.specs)
         return tuple(steps)
 
@@ -129,133 +129,9 @@ class Product:
         lines_a = self.m.size * prod(axis.size for axis in self.batch if axis.a)
         lines_b = self.n.size * prod(axis.size for axis in self.batch if axis.b)
         k = self.k.size
-        return lines_a * k * widths[0], lines_b * k * widths[1], self.out.numel * width
-
-
-def find_products(graph: OpGraph, contract: Contract, *, opens: bool = False) -> list[Site]:
-    """Every product of the graph as a site whose detail is a `Product`.
-
-    A site takes in the triu or tril and the pointwise nodes that follow the product.
-
-    Args:
-        opens: whether to find those alone of which an operand is made by pointwise nodes, and to
-            take these in too.
-    """
-    sites: list[Site] = []
-    taken: set[str] = set()
-    for node in graph.nodes:
-        terms = _terms(graph, node) if node.name not in taken else None
-        if terms is None:
-            continue
-        start = _triangle(graph, node) or node
-        # What follows may have strides that keep axes from merging: then the product goes without
-        # it.
-        followers = (grow_epilogue(graph, start, taken), ())
-        for members, before in all_pairs(followers, _openings(graph, node, terms, taken, opens)):
-            site = _site(graph, node, terms, members, before, contract.precision)
-            if site is not None:
-                taken.update(site.nodes)
-                sites.append(site)
-                break
-    return sites
-
-
-def _openings(
-    graph: OpGraph, node: Node, terms: ProductTerms, taken: set[str], opens: bool
-) -> list[tuple[Opening, ...]]:
-    """Both openings together, then one alone; none where a product is to be left closed."""
-    if not opens:
-        return [()]
-    named = (terms.a, terms.b)
-    closed = tuple(leave_closed(graph, name) for name in named)
-    # what is read in two ways has to be there
-    names = [*node.refs()]
-    opened = tuple(
-        grow_opening(graph, name, node, taken) if names.count(name) == 1 else own
-        for name, own in zip(named, closed, strict=True)
-    )
-    ways = [opened, (opened[0], closed[1]), (closed[0], opened[1])]
-    return [way for way in dict.fromkeys(ways) if any(opening.nodes for opening in way)]
-
-
-def _terms(graph: OpGraph, node: Node) -> ProductTerms | None:
-    """What a node multiplies and adds; None if it is no product."""
-    operator = find_operator(node.target)
-    if operator is None or not isinstance(node.output, TensorSpec):
-        return None
-    call = operator.call(graph, node)
-    lowering = operator.lowering_of(call)
-    return lowering.read(call) if isinstance(lowering, row.Product) else None
-
-
-def _site(
-    graph: OpGraph,
-    node: Node,
-    terms: ProductTerms,
-    members: Sequence[Node],
-    before: tuple[Opening, ...],
-    precision: Precision,
-) -> Site | None:
-    """The site of a product with these nodes after it; None if they cannot be written together."""
-    triangle = _triangle(graph, node)
-    last = members[-1] if members else triangle or node
-    bias = None if terms.bias is None else Bias(terms.bias, terms.alpha, terms.beta)
-    kept = _kept(graph, triangle)
-    kept_triangle = None if triangle is None else Triangle(triangle.name, *kept)
-    epilogue = write_epilogue(graph, node, bias, kept_triangle, members)
-    if epilogue is None:
-        return None
-    operands = tuple(graph.spec(name) for name in epilogue.operands)
-    tail = Tail(*kept, epilogue, operands, before)
-    specs = (graph.spec(terms.a), graph.spec(terms.b))
-    product = read_product(terms.equation, specs, last.spec, precision, tail)
-    if product is None:
-        return None
-    between = (triangle,) if triangle is not None else ()
-    sources = tuple(opening.source for opening in before) or (terms.a, terms.b)
-    beside = [name for opening in before for name in opening.chain.operands]
-    specs = (*operands, *(spec for opening in before for spec in opening.specs))
-    opened = [name for opening in before for name in opening.nodes]
-    return Site(
-        name=node.name,
-        operator=_operator(node, product),
-        nodes=(*opened, *(each.name for each in (node, *between, *members))),
-        inputs=kept_operands(graph, (*sources, *epilogue.operands, *beside)),
-        outputs=(Operand(last.name, last.spec),),
-        detail=product,
-        bytes=sum(product.operand_bytes) + sum(spec.bytes for spec in specs),
-        flops=product.flops * (0.5 if triangle else 1.0),
-        flags=("algebraic",) if triangle else (),
-    )
-
-
-def _triangle(graph: OpGraph, node: Node) -> Node | None:
-    """The triu or tril that is the only reader of a product."""
-    if not graph.has_one_user(node.name):
-        return None
-    (user,) = graph.users(node.name)
-    is_triangle = lowering_of(graph, user) in (Layout.UPPER, Layout.LOWER)
-    return user if is_triangle and user.args[0] == Ref(node.name) else None
-
-
-def _kept(graph: OpGraph, triangle: Node | None) -> tuple[str, int]:
-    """Which triangle is kept and its diagonal."""
-    if triangle is None:
-        return "none", 0
-    operator = find_operator(triangle.target)
-    diagonal = operator.call(graph, triangle)["diagonal"]
-    return "upper" if operator.lowering is Layout.UPPER else "lower", diagonal
-
-
-def _operator(node: Node, product: Product) -> str:
-    """The vocabulary's name: what the sizes make of a product goes before its spelling."""
-    if product.triangle != "none":
-        return "triangular_matmul"
-    if min(product.m.size, product.n.size) == 1:
-        return "matvec"
-    if find_operator(node.target).name == "linear":
-        return "linear"
-    return "batched_matmul" if product.batches > 1 else "matmul"
+        read = [opening.read_bytes for opening in self.before] or [0, 0]
+        bytes_a, bytes_b = lines_a * k * widths[0], lines_b * k * widths[1]
+        return read[0] or bytes_a, read[1] or bytes_b, self.out.numel * width
 
 
 #: Which of (a, b, out) have a letter -> the kind of axis that it is.

@@ -92,17 +92,22 @@ class Epilogue:
     `places` are statements on `rows` and `columns`, where what is stored belongs elsewhere.
     Operand i is `x<i>`. `operands` are graph values, of fp32, bf16 or fp16, that broadcast to the
     product's shape. `helpers` are the jitted functions that the statements call, as (name, text).
+    Operands are read at `columns` of N, or each at what `read_at` says; `before_reads` are
+    statements that make these.
     """
 
     statements: tuple[tuple[str, str], ...] = ()
     operands: tuple[str, ...] = ()
     helpers: tuple[tuple[str, str], ...] = ()
     places: tuple[tuple[str, str], ...] = ()
+    before_reads: tuple[tuple[str, str], ...] = ()
+    read_at: tuple[tuple[str, str], ...] = ()  # columns, and how many there are
 
     @property
     def suffix(self) -> str:
         """What the names of kernels with these statements end in; empty for a bare product."""
         said = repr((self.statements, self.places) if self.places else self.statements)
+        said += repr((self.before_reads, self.read_at)) if self.read_at else ""
         return f"_{content_hash(said)[:8]}" if self.statements else ""
 
 
@@ -112,10 +117,18 @@ def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> t
     Every node has the product's shape. A node does not join if another product took it, or if it
     depends on this one by another way too.
     """
-    members = _reachable(graph, start, taken)
+    return grow_from(graph, (start,), taken)
+
+
+def grow_from(
+    graph: OpGraph, starts: Sequence[Node], taken: Collection[str] = ()
+) -> tuple[Node, ...]:
+    """The same after several nodes of one shape, all of which the run reads."""
+    start = starts[0]
+    members = _reachable(graph, starts, taken)
     while members:
         last = members[-1]
-        chosen = {start.name, *(node.name for node in members)}
+        chosen = {node.name for node in (*starts, *members)}
         outside = {name for node in members for name in node.refs()} - chosen
         is_alike = last.spec.dtype == start.spec.dtype and len(outside) <= MAX_OPERANDS
         if is_alike and not _leaks(graph, chosen, last.name):
@@ -124,12 +137,13 @@ def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> t
     return ()
 
 
-def _reachable(graph: OpGraph, start: Node, taken: Collection[str]) -> list[Node]:
-    """Pointwise nodes after a product, in graph order.
+def _reachable(graph: OpGraph, starts: Sequence[Node], taken: Collection[str]) -> list[Node]:
+    """Pointwise nodes after products, in graph order.
 
-    Every input of theirs that depends on the product is the product or one of them.
+    Every input of theirs that depends on a product is a product or one of them.
     """
-    joined = {start.name}
+    joined = {start.name for start in starts}
+    own = frozenset(joined)
     members: list[Node] = []
     seen: set[str] = set()
     waiting: list[int] = []
@@ -140,12 +154,13 @@ def _reachable(graph: OpGraph, start: Node, taken: Collection[str]) -> list[Node
                 seen.add(user.name)
                 heappush(waiting, graph.place(user.name))
 
-    add_users(start.name)
+    for start in starts:
+        add_users(start.name)
     while waiting:
         node = graph.nodes[heappop(waiting)]
         others = set(node.refs()) - joined
-        is_apart = not any(graph.depends_on(name, (start.name,)) for name in others)
-        if is_apart and node.name not in taken and _may_join(graph, node, start):
+        is_apart = not any(graph.depends_on(name, own) for name in others)
+        if is_apart and node.name not in taken and _may_join(graph, node, starts):
             joined.add(node.name)
             members.append(node)
             add_users(node.name)
@@ -160,14 +175,12 @@ def _leaks(graph: OpGraph, chosen: Collection[str], last: str) -> bool:
     )
 
 
-def _may_join(graph: OpGraph, node: Node, start: Node) -> bool:
-    if write_pointwise(graph, node, str) is None or node.spec.shape != start.spec.shape:
+def _may_join(graph: OpGraph, node: Node, starts: Sequence[Node]) -> bool:
+    shape = starts[0].spec.shape
+    if write_pointwise(graph, node, str) is None or node.spec.shape != shape:
         return False
     return all(
-        graph.spec(name).dtype in FLOATS
-        or name == start.name
-        or graph.spec(name).shape == start.spec.shape
-        for name in node.refs()
+        graph.spec(name).dtype in FLOATS or graph.spec(name).shape == shape for name in node.refs()
     )
 
 

@@ -7,6 +7,8 @@ contraction.py reads products and epilogue.py what follows them; product_tuning.
 times of tiled ones; the kernels that multiply belong to the skills.
 """
 
+import re
+
 from kmem.codegen.accumulate import ADD_COMPENSATED
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.contraction import Product
@@ -125,9 +127,6 @@ def kmem_reduce_splits(
 """,
 )
 
-SHARED_KERNELS = (TILE_ORDER, TILE_IS_ZERO, STORE_TILE, ADD_COMPENSATED, REDUCE_SPLITS)
-
-
 #: Elements of the tile that one program of the sum over splits adds, and its columns at most.
 _SUMMED_ELEMENTS, _SUMMED_COLUMNS = 1024, 128
 
@@ -135,11 +134,14 @@ _SUMMED_ELEMENTS, _SUMMED_COLUMNS = 1024, 128
 def output_arguments(product: Product) -> tuple[str, ...]:
     """Launch arguments that every kernel writing the result takes, in groups."""
     outer, inner = product.batch
+    steps = f"OUT_OUTER={outer.out}, OUT_INNER={inner.out}, OUT_M={product.m.out}"
+    steps += f", OUT_N={product.n.out}"
+    if product.joined is not None and product.joined.shares:
+        steps = product.joined.result_arguments
     return (
         f"M={product.m.size}, N={product.n.size}, BATCH={product.batches}, "
         f"BATCH_INNER={inner.size}",
-        f"OUT_OUTER={outer.out}, OUT_INNER={inner.out}, OUT_M={product.m.out}, "
-        f"OUT_N={product.n.out}",
+        steps,
         *port_arguments(AFTER, product.epilogue, product.operand_steps),
     )
 
@@ -149,10 +151,16 @@ def opening_arguments(product: Product) -> tuple[str, ...]:
     steps = product.opening_steps or ((), ())
     chains = functions_of(product)
     groups = zip((BEFORE_A, BEFORE_B), steps, strict=True)
-    return tuple(
-        group
-        for port, own in groups
-        for group in port_arguments(port, chains.get(port, Epilogue()), own)
+    indexed = [
+        f"index=row_index, ROW_STEPS={each.row_steps}" for each in product.before if each.rows
+    ]
+    return (
+        *(
+            group
+            for port, own in groups
+            for group in port_arguments(port, chains.get(port, Epilogue()), own)
+        ),
+        *(indexed or ("index=None, ROW_STEPS=None",)),
     )
 
 
@@ -167,9 +175,17 @@ def reducing_options(product: Product) -> str:
     return "" if product.finish is None else product.finish.options
 
 
-def finishing_kernels(product: Product) -> tuple[tuple[str, str], ...]:
-    """What is launched behind a product whose tiles leave parts of rows."""
-    return () if product.finish is None else product.finish.kernels
+def kernels_around(product: Product) -> tuple[tuple[str, str], ...]:
+    """What is launched before a product of joined operands, and behind one that leaves parts."""
+    joining = () if product.joined is None else product.joined.kernels
+    finishing = () if product.finish is None else product.finish.kernels
+    return (*joining, *finishing)
+
+
+def shared_kernels(product: Product) -> tuple[tuple[str, str], ...]:
+    """What all kernels of a product call, and the sum over splits of K."""
+    storing = () if product.joined is None else product.joined.storing
+    return (TILE_ORDER, TILE_IS_ZERO, *(storing or (STORE_TILE,)), ADD_COMPENSATED, REDUCE_SPLITS)
 
 
 def triangle_arguments(product: Product) -> str:
@@ -190,29 +206,45 @@ def operand_arguments(product: Product) -> tuple[str, ...]:
 def write_launcher(product: Product, launches: list[str], splits: int) -> str:
     """`launch(a, b, e0, ...)`: allocate the result, run `launches`, sum the splits of K if several.
 
+    Where b is joined of several operands, the launcher takes these in its place.
+
     Args:
         launches: statements that write `target`.
     """
-    parameters = ["a", "b", *(f"e{index}" for index in range(len(product.operand_specs)))]
+    joined = product.joined
+    parameters = ["a", *(("b",) if joined is None else joined.parameters)]
+    parameters += [f"e{index}" for index in range(len(product.operand_specs))]
     for port, opening in zip((BEFORE_A, BEFORE_B), product.before, strict=False):
-        parameters += [f"{port.pointer}{index}" for index in range(len(opening.specs))]
+        count = len(opening.specs) + len(opening.pointers)
+        parameters += [f"{port.pointer}{index}" for index in range(count)]
+    parameters += ["row_index" for opening in product.before if opening.rows]
     shape, stride = product.out.shape, product.out.stride
     # an operand that is made while it is read may be made of another type
     dtype = f"torch.{product.dtype}" if product.before else "a.dtype"
     placed = f"dtype={dtype}, device=a.device"
-    made = [write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", placed)]
-    result, last = "out", []
+    made, result = (
+        [write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", placed)],
+        "out",
+    )
+    if joined is not None and joined.shares:
+        made, result = joined.allocate(placed), joined.results
+    returned = result
+    if joined is not None:
+        made += joined.write(product.k.size, f"torch.{product.dtype}")
+    last = []
     if product.finish is not None:
         size = product.finish.rows * product.finish.row_elements
         made.append(f"parts = torch.empty({size}, dtype=torch.float32, device=a.device)")
         result, last = "parts", [product.finish.write_launch()]
-    if splits == 1:
+    if splits == 1 and result.startswith("("):  # a tuple is passed as one
+        launches = [re.sub(r"\btarget\b", result, launch) for launch in launches]
+    elif splits == 1:
         made.append(f"target = {result}")
     else:
         scratch = (splits, product.batches, product.m.size, product.n.size)
         made.append(f"target = torch.empty({scratch!r}, dtype=torch.float32, device=a.device)")
         last = [_write_sum(product, splits, result), *last]
-    return write_launch_function(parameters, [*made, *launches, *last, "return out"])
+    return write_launch_function(parameters, [*made, *launches, *last, f"return {returned}"])
 
 
 def _write_sum(product: Product, splits: int, result: str) -> str:
@@ -220,6 +252,8 @@ def _write_sum(product: Product, splits: int, result: str) -> str:
     rows_in_all, columns_in_all = product.m.size, product.n.size
     fewest = 1 if product.finish is None else WINDOW
     columns = min(_SUMMED_COLUMNS, max(fewest, next_power_of_two(columns_in_all)))
+    if product.joined is not None and product.joined.shares:
+        columns = min(columns, product.joined.grain)
     rows = min(next_power_of_two(rows_in_all), max(1, _SUMMED_ELEMENTS // columns))
     return write_launch(
         ported_name(REDUCE_SPLITS, functions_of(product)),

@@ -18,17 +18,23 @@ from kmem.codegen.contraction import Product
 from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.finishing import WINDOW, Finish, read_states
 from kmem.codegen.matching import FoundRegion, find_row_regions
+from kmem.codegen.product_sites import find_products
 from kmem.codegen.reductions import BY_ROW, REDUCTIONS
 from kmem.codegen.region import Load, Map, Reduce, Region
 from kmem.problem.graph import OpGraph
 from kmem.problem.operators.expressions import Helper, order_helpers
 from kmem.recipes import Site
-from kmem.records import TensorSpec
+from kmem.records import Contract, TensorSpec
 
 _KINDS = ("sum", "prod", "max", "min", "softmax", "logsumexp")
 #: A row has as many columns at most: a program of the last kernel holds the states of a whole one.
 #: It may have few, for a small workload must match wherever the full one does.
 _FEWEST_COLUMNS, _MOST_COLUMNS = 2, 2**17
+
+
+def find_reduced(graph: OpGraph, contract: Contract) -> list[Site]:
+    """The products of which one value for each row is wanted."""
+    return reduce_sites(graph, find_products(graph, contract))
 
 
 def reduce_sites(graph: OpGraph, sites: Sequence[Site]) -> list[Site]:

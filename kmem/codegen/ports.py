@@ -61,7 +61,10 @@ _PARAMETERS = (
 
 def write_function(port: Port, chain: Epilogue) -> tuple[str, str]:
     """The name and the text of the function that runs a chain's statements on `acc`."""
-    lines = [line for index in range(len(chain.operands)) for line in _load_operand(index)]
+    lines = [f"{name} = {text}" for name, text in chain.before_reads]
+    read_at = chain.read_at or (("columns", "N"),) * len(chain.operands)
+    for index, (columns, count) in enumerate(read_at):
+        lines += _load_operand(index, columns, count)
     lines += [f"{name} = {text}" for name, text in chain.statements]
     lines.append(f"return {chain.statements[-1][0]}")
     name = _function_name(port, chain)
@@ -127,12 +130,13 @@ def _function_name(port: Port, chain: Epilogue) -> str:
     return f"kmem_{port.function.split('_')[0].lower()}{chain.suffix}"
 
 
-def _load_operand(index: int) -> list[str]:
-    """The tile of one operand."""
+def _load_operand(index: int, columns: str, count: str) -> list[str]:
+    """The tile of one operand at so many columns."""
     steps = ", ".join(f"STEPS[{index}][{axis}]" for axis in range(len(STEPS_ALONG)))
     return [
         f"x{index} = kmem_load_operand(",
-        f"    extra[{index}], batch // BATCH_INNER, batch % BATCH_INNER, rows, columns, M, N,",
+        f"    extra[{index}], batch // BATCH_INNER, batch % BATCH_INNER, rows, "
+        f"{columns}, M, {count},",
         f"    {steps},",
         ")",
     ]

@@ -1,9 +1,11 @@
 """Knobs and a rough time of tiled products, shared by the recipes whose kernels multiply tiles."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from kmem.codegen.contraction import Product
 from kmem.problem.sizes import ceil_div, next_power_of_two
+from kmem.recipes import Site
 from kmem.records import DTYPE_BYTES, Device
 
 #: From issuing a tile's loads to their arrival in shared memory; what a program costs beside its
@@ -55,6 +57,9 @@ class TileSettings:
         return self.warps > 4 and self.block_m < 16 * self.warps
 
 
+Tile = TypeVar("Tile", bound=TileSettings)
+
+
 @dataclass(frozen=True, slots=True)
 class TileLoop:
     """What the time of a tiled product depends on beside its settings.
@@ -81,6 +86,13 @@ def operand_width(product: Product) -> int:
 def tile_count(product: Product, tile: TileSettings) -> tuple[int, int]:
     """Rows and columns of tiles that cover the output."""
     return ceil_div(product.m.size, tile.block_m), ceil_div(product.n.size, tile.block_n)
+
+
+def fit_tile(product: Product, tile: Tile) -> Tile:
+    """A tile no wider than one that belongs to one result alone, where there are several."""
+    if product.joined is None or not product.joined.shares:
+        return tile
+    return replace(tile, block_n=min(tile.block_n, product.joined.grain))
 
 
 def tile_sizes(size: int, values: tuple[int, ...]) -> tuple[int, ...]:
@@ -147,6 +159,19 @@ def product_cost_ms(product: Product, tile: TileSettings, device: Device, loop: 
     return max(compute_ms, bytes_ms) + device.launch_ms * (
         1 + (splits > 1) + (product.finish is not None)
     )
+
+
+def joining_ms(site: Site, device: Device) -> float:
+    """What it takes to join operands; nothing where they are made once and kept."""
+    product: Product = site.detail
+    if product.joined is None:
+        return 0.0
+    operands = site.inputs[1 : 1 + product.joined.operands]
+    if all(operand.kept for operand in operands):
+        return 0.0
+    bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
+    launches = len(product.joined.columns)
+    return 2 * product.operand_bytes[1] / bandwidth * 1e3 + launches * device.launch_ms
 
 
 def partial_bytes(product: Product, splits: int) -> int:

@@ -3,22 +3,25 @@
     gate = torch.sigmoid(x) * mask          # never written: the product makes it of tiles of x
     return gate @ weight
 
+    self.linear(self.embedding(tokens))     # nor is this: rows of x come through an index
+
 `grow_opening` finds the pointwise nodes of which an operand is made and that nothing else reads,
 and writes them as what follows a product is written: statements on `acc`, here a tile of the
 source, as fp32. The source may be of 8-bit integers that a node casts, as quantised weights are.
 What parameters alone decide is made once and kept, so it is left as it is, unless the source is
-narrower than what is made of it.
+narrower than what is made of it. `gather_rows` reads the rows of a table in the place of a source
+that an embedding made of them.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from kmem.codegen.epilogue import LOAD_OPERAND, MAX_OPERANDS, Epilogue
 from kmem.codegen.pointwise import write_pointwise
 from kmem.codegen.steady import kept_operands
 from kmem.problem.dtypes import FLOATS
-from kmem.problem.graph import Node, OpGraph
+from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.expressions import Expression, order_helpers
 from kmem.problem.operators.row import Layout
 from kmem.problem.operators.table import lowering_of
@@ -34,7 +37,11 @@ class Opening:
     """What a product reads in the place of an operand, and what it makes of it.
 
     `source` is read as the operand would be, the chain's operands as those of an epilogue; `nodes`
-    are those that need not run. `work` is theirs, once for each element.
+    are those that need not run. `work` is theirs, once for each element. With `rows`, an index, the
+    source is a table of which row i is that of `spec` at which the index holds i; `row_steps` are
+    those of the index along both batch axes and the rows of the product. With `pointers` the chain
+    itself loads what it needs of these values (unpacking.py): of `read_bytes` in all, and for each
+    element up to `tile_bytes` that are copied ahead.
     """
 
     source: str
@@ -43,6 +50,11 @@ class Opening:
     chain: Epilogue = Epilogue()
     specs: tuple[TensorSpec, ...] = ()  # of the chain's operands
     work: Work = Work()
+    rows: str = ""
+    row_steps: tuple[int, ...] = ()
+    pointers: tuple[str, ...] = ()
+    read_bytes: int = 0
+    tile_bytes: int = 0
 
 
 def leave_closed(graph: OpGraph, name: str) -> Opening:
@@ -77,6 +89,31 @@ def grow_opening(graph: OpGraph, name: str, product: Node, taken: Collection[str
     if kept_operands(graph, (name,))[0].kept and not is_narrow:
         return leave_closed(graph, name)
     return _write(graph, source, spec, members) or leave_closed(graph, name)
+
+
+def gather_rows(
+    graph: OpGraph, opening: Opening, product: Node, taken: Collection[str] = ()
+) -> Opening:
+    """An opening that reads the rows of a table where these were only copied for it."""
+    node = graph.node(opening.source)
+    readers = {product.name, *opening.nodes}
+    if node is None or node.name in taken or node.name in graph.outputs:
+        return opening
+    table, index = _gathered(node)
+    if not table or any(user.name not in readers for user in graph.users(node.name)):
+        return opening
+    is_plain = graph.spec(index).is_contiguous and len(graph.spec(table).shape) == 2
+    if not is_plain or graph.spec(index).dtype not in ("int64", "int32"):
+        return opening
+    return replace(opening, source=table, rows=index, nodes=(node.name, *opening.nodes))
+
+
+def _gathered(node: Node) -> tuple[str, str]:
+    """The table and the index of rows that a node copies; two empty names if it does not."""
+    given = [argument.name for argument in node.args if isinstance(argument, Ref)]
+    copies = node.target == "aten.embedding.default"
+    copies |= node.target == "aten.index_select.default" and node.args[1] == 0
+    return (given[0], given[1]) if copies and len(given) == 2 and not node.kwargs else ("", "")
 
 
 def _grow(graph: OpGraph, name: str, product: Node, taken: Collection[str]) -> list[Node]:

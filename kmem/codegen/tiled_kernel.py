@@ -9,6 +9,7 @@ def kmem_tile_matmul(
     extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     extra_a, BEFORE_A: tl.constexpr, STEPS_A: tl.constexpr,
     extra_b, BEFORE_B: tl.constexpr, STEPS_B: tl.constexpr,
+    index, ROW_STEPS: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr,
@@ -21,7 +22,8 @@ def kmem_tile_matmul(
 ):
     """One tile of the output, or of one split's sums, per program.
 
-    BEFORE_A, BEFORE_B: what makes the operands of what a and b point to. PROMOTE: steps of K in one
+    BEFORE_A, BEFORE_B: what makes the operands of what a and b point to. ROW_STEPS: of an index
+    that holds the rows of a, None where these lie one after the other. PROMOTE: steps of K in one
     short sum, 0 for one long sum. COMPENSATED: the short sums' total keeps what it loses to
     rounding.
     """
@@ -40,19 +42,23 @@ def kmem_tile_matmul(
     outer = (batch // BATCH_INNER).to(tl.int64)
     inner = (batch % BATCH_INNER).to(tl.int64)
     first_k = split * k_steps * BLOCK_K
-    a += (
-        outer * A_OUTER
-        + inner * A_INNER
-        + tile_m.to(tl.int64) * (BLOCK_M * A_M)
-        + first_k.to(tl.int64) * A_K
-    )
+    a += first_k.to(tl.int64) * A_K
+    if ROW_STEPS is not None:
+        rows_of_a = tl.load(
+            index + outer * ROW_STEPS[0] + inner * ROW_STEPS[1] + rows * ROW_STEPS[2],
+            mask=rows < M,
+            other=0,
+        ).to(tl.int64)
+    else:
+        a += outer * A_OUTER + inner * A_INNER + tile_m.to(tl.int64) * (BLOCK_M * A_M)
+        rows_of_a = tl.arange(0, BLOCK_M)
     b += (
         outer * B_OUTER
         + inner * B_INNER
         + tile_n.to(tl.int64) * (BLOCK_N * B_N)
         + first_k.to(tl.int64) * B_K
     )
-    at_a = tl.arange(0, BLOCK_M)[:, None] * A_M + steps[None, :] * A_K
+    at_a = rows_of_a[:, None] * A_M + steps[None, :] * A_K
     at_b = steps[:, None] * B_K + tl.arange(0, BLOCK_N)[None, :] * B_N
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)

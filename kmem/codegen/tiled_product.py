@@ -3,28 +3,30 @@
 bf16 and fp16 are multiplied on the tensor cores, fp32 exactly on the FMA units.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kmem.codegen.accumulate import PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.calls import write_launch
-from kmem.codegen.contraction import Product, find_products
+from kmem.codegen.contraction import Product
 from kmem.codegen.matmul import (
-    SHARED_KERNELS,
-    finishing_kernels,
     functions_of,
+    kernels_around,
     opening_arguments,
     operand_arguments,
     output_arguments,
     reducing_options,
+    shared_kernels,
     triangle_arguments,
     write_launcher,
 )
-from kmem.codegen.partial_rows import reduce_sites
 from kmem.codegen.ports import hand_in, ported_name
+from kmem.codegen.product_sites import find_products
 from kmem.codegen.product_tuning import (
     TileLoop,
     TileSettings,
+    fit_tile,
+    joining_ms,
     operand_width,
     product_cost_ms,
     resident_programs,
@@ -82,6 +84,10 @@ _MIN_SUMS, _MAX_SUMS = 2, 128
 #: At most on FMA units, and beside an operand of the epilogue as large as the tile: 128x256 on
 #: 8 warps spilled 424 bytes a thread.
 _FEWER_SUMS = 64
+#: Steps of K with which an exact tile may be as large where two results of a place are joined.
+#: Compiled for sm_90: 128x128x32 on 8 warps spills 400 bytes, 128x128x16 and 64x128x32 nothing; in
+#: bf16 128x256 nothing where sizes are even, 88 to 272 bytes where not, 48 with several results.
+_SHORT_STEP = 16
 #: At most, with the total of short sums and what it lost, where these are registers beside them:
 #: exact or not. Compiled for sm_90: 128x128x32 exact and compensated (192 of a thread) spills 192
 #: bytes, 128x128x64 in bf16 (192) 80; with 128 of a thread nothing does.
@@ -94,13 +100,12 @@ _COMPENSATED_ADDITIONS, _EXPOSED_ADDITIONS = 6, 4.0
 class TiledProducts(Recipe):
     """Tiled product with fp32 accumulation.
 
-    fp32 operands are multiplied exactly, whatever the contract allows. With `opens` it takes those
-    products alone of which an operand is made by pointwise nodes, and makes it while it is read;
-    with `reduces` those alone of which only a value for each row is wanted.
+    fp32 operands are multiplied exactly, whatever the contract allows. `find` says which products
+    of a graph it takes, and what is written with them.
     """
 
-    def __init__(self, *, opens: bool = False, reduces: bool = False) -> None:
-        self.opens, self.reduces = opens, reduces
+    def __init__(self, find: Callable[[OpGraph, Contract], Sequence[Site]] = find_products) -> None:
+        self.find = find
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
     roles = {
@@ -114,12 +119,7 @@ class TiledProducts(Recipe):
     }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        sites = find_products(graph, contract, opens=self.opens)
-        return [
-            site
-            for site in (reduce_sites(graph, sites) if self.reduces else sites)
-            if min(site.detail.m.size, site.detail.n.size, site.detail.k.size) > 1
-        ]
+        return [site for site in self.find(graph, contract) if _is_matrix(site.detail)]
 
     def space(self, site: Site, device: Device) -> Space:
         product: Product = site.detail
@@ -138,11 +138,11 @@ class TiledProducts(Recipe):
             "splits": split_choices(product, block_m, block_n, steps[-1], device),
             ACCURACY: _rungs(product),
         }
-        return Space(knobs, lambda settings: _is_legal(product, _knobs(settings), device))
+        return Space(knobs, lambda settings: _is_legal(product, _knobs(product, settings), device))
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         product: Product = site.detail
-        knobs, exact = _knobs(settings), _is_exact(product)
+        knobs, exact = _knobs(product, settings), _is_exact(product)
         unit = _FMA_UNITS if exact else _TENSOR_CORES
         rate = ceiling(device, unit.name) * unit.share
         width = operand_width(product)
@@ -152,11 +152,11 @@ class TiledProducts(Recipe):
         if exact and resident_programs(knobs, loop, device) * knobs.warps < _FEW_WARPS:
             cost *= _STARVED
         cost *= _TALL if knobs.block_m > knobs.block_n else 1.0
-        return cost + _opening_ms(product, knobs, device)
+        return cost + _opening_ms(product, knobs, device) + joining_ms(site, device)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail
-        knobs = _knobs(settings)
+        knobs = _knobs(product, settings)
         tiles_m, tiles_n = tile_count(product, knobs)
         launch = write_launch(
             ported_name(TILE_MATMUL, functions_of(product)),
@@ -174,15 +174,22 @@ class TiledProducts(Recipe):
             f"num_warps={knobs.warps}, num_stages={knobs.stages}",
             reducing_options(product),
         )
-        kernels = hand_in((*SHARED_KERNELS, TILE_MATMUL), functions_of(product))
+        kernels = hand_in((*shared_kernels(product), TILE_MATMUL), functions_of(product))
         return Emission(
-            tuple(dict.fromkeys((*kernels, *finishing_kernels(product)))),
+            tuple(dict.fromkeys((*kernels, *kernels_around(product)))),
             write_launcher(product, [launch], knobs.splits),
         )
 
 
-def _knobs(settings: Settings) -> LadderSettings:
-    return read_settings(LadderSettings, settings)
+def _knobs(product: Product, settings: Settings) -> LadderSettings:
+    return fit_tile(product, read_settings(LadderSettings, settings))
+
+
+def _is_matrix(product: Product) -> bool:
+    """Whether a product is worth tiles: vectors are if that spares unpacking their matrix."""
+    return min(product.m.size, product.n.size, product.k.size) > 1 or (
+        product.unpacks and min(product.n.size, product.k.size) > 1
+    )
 
 
 def _is_exact(product: Product) -> bool:
@@ -248,10 +255,35 @@ def _opening_ms(product: Product, knobs: LadderSettings, device: Device) -> floa
     return seconds * 1e3
 
 
+def _is_even(product: Product, knobs: LadderSettings) -> bool:
+    """Whether tiles and steps of K have no remainder."""
+    sizes = ((product.m, knobs.block_m), (product.n, knobs.block_n), (product.k, knobs.block_k))
+    return all(axis.size % block == 0 for axis, block in sizes)
+
+
+def _shared_bytes(product: Product, knobs: LadderSettings) -> int:
+    """At most, of a block: what is loaded ahead for both operands, or for what they are made of.
+
+    Compiled for sm_90: 128x128x64 of int4 in int32, zeros and scales of 4 bytes, takes 229,888.
+    """
+    width = operand_width(product)
+    shared = knobs.step_elements * width * knobs.stages
+    if product.unpacks:
+        loaded = product.before[1].tile_bytes * (knobs.stages - 1) + width
+        shared = knobs.block_m * knobs.block_k * width * knobs.stages
+        shared += knobs.block_n * knobs.block_k * loaded
+    return shared
+
+
 def _is_legal(product: Product, knobs: LadderSettings, device: Device) -> bool:
     exact = _is_exact(product)
     sums = knobs.elements / (knobs.warps * device.warp_size)
     most = _FEWER_SUMS if exact or product.full_operands else _MAX_SUMS
+    if product.joined is not None and exact and knobs.block_k > _SHORT_STEP:
+        most = _FEWER_SUMS // 2
+    has_parts = product.joined is not None and bool(product.joined.shares)
+    if has_parts or product.joined is not None and not _is_even(product, knobs):
+        most = min(most, _FEWER_SUMS)
     if not _MIN_SUMS <= sums <= most:
         return False
     live = _live_tiles(product, knobs)
@@ -261,5 +293,4 @@ def _is_legal(product: Product, knobs: LadderSettings, device: Device) -> bool:
         return False
     if product.k.size <= knobs.block_k * (knobs.stages - 1) and knobs.stages > 3:
         return False
-    shared = knobs.step_elements * operand_width(product) * knobs.stages
-    return shared <= device.shared_bytes_per_block
+    return _shared_bytes(product, knobs) <= device.shared_bytes_per_block

@@ -77,8 +77,10 @@ class Node:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the operator changes what it reads: "aten.relu_.default"."""
+        """Whether the operator changes what it reads: aten.relu_.default, aten.__iand__.Scalar."""
         parts = self.target.split(".")
+        if len(parts) > 1 and parts[1].startswith("__"):
+            return parts[1].startswith("__i")
         return len(parts) > 1 and parts[1].endswith("_")
 
     def refs(self) -> Iterator[str]:

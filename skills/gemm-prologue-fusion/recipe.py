@@ -3,6 +3,9 @@
 That is what tile-matmul writes where the nodes before an operand run by themselves.
 """
 
+from functools import partial
+
+from kmem.codegen.product_sites import find_products
 from kmem.codegen.tiled_product import TiledProducts
 
-RECIPE = TiledProducts(opens=True)
+RECIPE = TiledProducts(partial(find_products, opens=True))

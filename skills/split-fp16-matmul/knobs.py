@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kmem.codegen.accumulate import PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.contraction import Product
-from kmem.codegen.product_tuning import TileSettings
+from kmem.codegen.product_tuning import TileSettings, fit_tile
 from kmem.codegen.settings import read_settings
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Settings
@@ -27,9 +27,9 @@ class SplitSettings(TileSettings):
         return self.split == "in_loop"
 
 
-def read_knobs(settings: Settings) -> SplitSettings:
+def read_knobs(product: Product, settings: Settings) -> SplitSettings:
     """The settings of a site as a record."""
-    return read_settings(SplitSettings, settings)
+    return fit_tile(product, read_settings(SplitSettings, settings))
 
 
 def rungs(product: Product) -> tuple[int, ...]:

@@ -7,24 +7,28 @@ share.
 
 from collections.abc import Sequence
 
-from kmem.codegen.contraction import Product, find_products
+from kmem.codegen.contraction import Product
+from kmem.codegen.joined_sites import find_gates, join_sites
 from kmem.codegen.matmul import (
-    SHARED_KERNELS,
-    finishing_kernels,
     functions_of,
+    kernels_around,
+    shared_kernels,
     write_launcher,
 )
 from kmem.codegen.partial_rows import reduce_sites
 from kmem.codegen.parts import SCALES
 from kmem.codegen.ports import hand_in
+from kmem.codegen.product_sites import find_products
 from kmem.codegen.product_tuning import (
     SHARE_OF_BANDWIDTH,
     TileLoop,
+    joining_ms,
     product_cost_ms,
     split_choices,
     tile_sizes,
 )
 from kmem.codegen.rates import ceiling
+from kmem.codegen.shared_sites import find_shares
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
@@ -42,6 +46,8 @@ from .knobs import SplitSettings, effort, live_tiles, part_bytes, read_knobs, ru
 MIN_SIZE = 2
 #: Sums of a thread: at least, and at most of 255 registers; addresses and scales take the rest.
 MIN_THREAD_SUMS, MAX_THREAD_SUMS = 4, 192
+#: At most where several results have odd sizes. Compiled for sm_90: with 192 152 bytes are spilled.
+MAX_GAPPED_SUMS = 128
 #: Share of the fp16 ceiling that three products per tile reach (promotion and the second
 #: accumulator cost the rest), and one product. Source: H200, 2026-11-21: 4096^3 in 0.83 ms with the
 #: pass and 0.73 without, 564 of 781 TFLOP/s; 0.32 and 0.22 ms with one product.
@@ -79,9 +85,12 @@ class SplitMatmul(Recipe):
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = find_products(graph, contract)
         reduced = {site.name: site for site in reduce_sites(graph, sites)}
+        apart = [reduced.get(site.name, site) for site in sites]
+        gates = find_gates(graph, contract)
+        shares = find_shares(graph, contract, (*gates, *reduced.values()))
         return [
-            reduced.get(site.name, site)
-            for site in sites
+            site
+            for site in join_sites(graph, apart, (*gates, *shares))
             if site.detail.dtype == "float32" and _smallest(site.detail) >= MIN_SIZE
         ]
 
@@ -104,14 +113,17 @@ class SplitMatmul(Recipe):
         if product.k.size >= LONG_ENOUGH * _longest_side(product):
             knobs["split"] = ("ahead", "in_loop")
         knobs[ACCURACY] = rungs(product)
-        return Space(knobs, lambda settings: _is_legal(product, read_knobs(settings), device))
+        return Space(
+            knobs, lambda settings: _is_legal(product, read_knobs(product, settings), device)
+        )
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         product: Product = site.detail
-        knobs = read_knobs(settings)
+        knobs = read_knobs(product, settings)
         terms = terms_of(product, knobs)
         if knobs.is_in_loop:
-            return in_loop_cost_ms(product, knobs, device, _split_bytes(site))
+            loop_ms = in_loop_cost_ms(product, knobs, device, _split_bytes(site))
+            return loop_ms + joining_ms(site, device)
         rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms]
         loop = TileLoop(rate, terms, live_tiles(product, knobs), part_bytes(product, knobs))
         # An operand is read twice (for the scale, for the parts) and written once, as one or two
@@ -124,19 +136,20 @@ class SplitMatmul(Recipe):
         is_long = product.k.size >= VERY_LONG * _longest_side(product)
         product_ms = product_cost_ms(product, knobs, device, loop)
         product_ms *= EFFORT_COST[effort(product, knobs)]
-        return (product_ms + pass_ms) * (LONG_LINES if is_long else 1.0)
+        cost_ms = (product_ms + pass_ms) * (LONG_LINES if is_long else 1.0)
+        return cost_ms + joining_ms(site, device)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail
-        knobs = read_knobs(settings)
+        knobs = read_knobs(product, settings)
         if knobs.is_in_loop:
             kernels, launches = IN_LOOP_KERNELS, write_in_loop(product, knobs)
             splits = in_loop_splits(knobs)
         else:
             kernels, launches = AHEAD_KERNELS, write_ahead(product, knobs)
             splits = knobs.splits
-        ported = hand_in((*SHARED_KERNELS, SCALES, *kernels), functions_of(product))
-        written = dict.fromkeys((*ported, *finishing_kernels(product)))
+        ported = hand_in((*shared_kernels(product), SCALES, *kernels), functions_of(product))
+        written = dict.fromkeys((*ported, *kernels_around(product)))
         return Emission(tuple(written), write_launcher(product, launches, splits))
 
 
@@ -161,7 +174,10 @@ def _is_legal(product: Product, knobs: SplitSettings, device: Device) -> bool:
     sums = live_tiles(product, knobs) * knobs.elements / (knobs.warps * device.warp_size)
     # Warps beyond the rows of a tile repeat its products: 64x256 on 8 warps spilled, 4 times
     # slower.
-    if not MIN_THREAD_SUMS <= sums <= MAX_THREAD_SUMS or knobs.repeats_rows:
+    joined = product.joined
+    has_parts = joined is not None and joined.has_gaps
+    most = MAX_GAPPED_SUMS if has_parts else MAX_THREAD_SUMS
+    if not MIN_THREAD_SUMS <= sums <= most or knobs.repeats_rows:
         return False
     if knobs.stages > 3 and product.k.size <= knobs.block_k * (knobs.stages - 1):
         return False
