@@ -74,6 +74,21 @@ CASES = {
         "ConvTranspose3d(8, 12, (3, 4, 6), (1, 2, 3), (1, 0, 2))", (1, 8, 2, 3, 4),
         "F.max_pool3d(y, 2)", "Identity()",
     ),
+    "uneven phases, a pooling and a mean": (
+        "ConvTranspose3d(8, 12, 3, 2, 1, 1)", (1, 8, 2, 3, 4),
+        "F.max_pool3d(y, 2).mean((2, 3, 4))", "Identity()",
+    ),
+    "uneven phases and a norm": (
+        "ConvTranspose2d(8, 12, 3, 2, 1, 1)", (2, 8, 5, 6), "self.norm(y) * self.scale", GROUPS,
+    ),
+    "a norm over rows": (
+        "ConvTranspose3d(8, 12, 3, 2, 1, 1)", (1, 8, 2, 3, 4), "F.gelu(self.norm(y * 2))",
+        "LayerNorm(8)",
+    ),
+    "a norm over rows, and a pooling": (
+        "ConvTranspose3d(8, 12, 4, 2, 1)", (1, 8, 2, 3, 8),
+        "F.gelu(F.avg_pool3d(self.norm(y), 2))", "LayerNorm(16)",
+    ),
     "phases of a row": ("ConvTranspose1d(8, 12, 6, 2, 2, 1)", (2, 8, 9), "y * 2", "Identity()"),
     "a norm over images": (CONV, SHAPE, "self.norm(torch.tanh(y) * y) * 2", BATCH),
 }  # fmt: skip
@@ -133,7 +148,12 @@ def test_statistics_move_along_and_survive_what_is_not_finite() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["a mean of what was pooled", "a softmax over channels", "phases in depth, and a pooling"],
+    [
+        "a mean of what was pooled",
+        "a softmax over channels",
+        "phases in depth, and a pooling",
+        "a norm over rows, and a pooling",
+    ],
 )
 def test_what_is_not_finite_spreads_as_far_as_in_torch(name: str) -> None:
     """On an H200 taps of zeros made NaN of all means behind phases of an infinite input."""
@@ -156,26 +176,39 @@ def test_what_is_not_finite_spreads_as_far_as_in_torch(name: str) -> None:
         assert measure_error(found, right, eager).fault is None, family
 
 
-def test_phases_are_those_of_finite_and_other_values_and_none_that_lack_taps() -> None:
-    source = problem("ConvTranspose2d(8, 12, 4, 2, 1)", (2, 8, 5, 6), "y.relu()", "Identity()")
+@pytest.mark.parametrize(
+    ("call", "shape"),
+    [
+        ("ConvTranspose2d(8, 12, 4, 2, 1)", (2, 8, 5, 6)),
+        # the first phase of each axis has a tap more: four convolutions
+        ("ConvTranspose2d(8, 12, 3, 2, 1, 1)", (2, 8, 5, 6)),
+        ("ConvTranspose3d(8, 12, (3, 2, 5), (2, 1, 3), (1, 0, 2))", (2, 8, 2, 5, 4)),
+        ("ConvTranspose1d(8, 12, 7, 3, 1, 1)", (2, 8, 30)),
+    ],
+)
+def test_phases_are_those_of_finite_and_other_values(call: str, shape: tuple[int, ...]) -> None:
+    source = problem(call, shape, "y.relu()", "Identity()")
     _, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())
     space = RECIPE.space(site, H200)
     assert space.knobs["transposed"] == ("phases", "strided")
-    setting = space.settings()[0]
+    setting = {**space.settings()[0], "finish": 512}
     assert "kmem_nhwc_phase_weights" in RECIPE.emit(site, setting).launcher
     module = import_source(emit_source(source, graph, [(RECIPE, site, setting)]))
     torch.manual_seed(0)
     model, reference = module.ModelNew(), module.Model()
     reference.load_state_dict(model.state_dict())
-    x = torch.randn(2, 8, 5, 6)
-    x[0, 1, 0, 0], x[1, 2, 3, 3] = float("inf"), float("nan")
+    x = torch.randn(shape)
+    x[0, 1].view(-1)[0], x[1, 2].view(-1)[-1] = float("inf"), float("nan")
     with torch.no_grad():
         expected = reference(x)
         with ImitatedDevice("cpu"):
             found = model(x)
     torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3, equal_nan=True)
-    lacking = problem("ConvTranspose2d(8, 12, 3, 2)", (2, 8, 5, 6), "y", "Identity()")
+
+
+def test_an_axis_whose_phases_lack_taps_has_no_convolution_of_them() -> None:
+    lacking = problem("ConvTranspose2d(8, 12, 2, 3)", (2, 8, 5, 6), "y", "Identity()")
     _, graph = trace_source(lacking)
     (site,) = RECIPE.match(graph, Contract())
     assert RECIPE.space(site, H200).knobs["transposed"] == ("strided",)

@@ -8,7 +8,8 @@ from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.ports import AFTER, port_arguments
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
-from .phases import phase_places
+from .lines import in_windows, line_columns
+from .phases import long_phases, phase_parts
 from .settings import VendorSettings, as_exact, write_order
 from .vendor import VendorConv, whole_windows
 
@@ -31,11 +32,13 @@ def read_arguments(
     outs = whole_windows(detail, window)
     places = [axis.out for axis in base.axes]
     strides, paddings = [1, 1, 1], [0, 0, 0]
+    longs = [0, 0, 0]
     if knobs.is_phased(detail):
-        places = list(phase_places(detail))
+        places = list(phase_parts(detail)[0].places)
         strides = [axis.stride for axis in base.axes]
         paddings = [axis.padding for axis in base.axes]
-    named = {"S": strides, "P": paddings, "W": window}
+        longs = [long_phases(axis) for axis in base.axes]
+    named = {"S": strides, "P": paddings, "R": longs, "W": window}
     return (
         f"M={base.group_out}, MP={knobs.padded_out(detail)}, N={prod(outs)}",
         f"BATCH_INNER={base.groups}, YN={prod(places)}, YH={places[1]}, YW={places[2]}",
@@ -49,6 +52,17 @@ def read_arguments(
     )
 
 
+def read_pointers(detail: VendorConv, knobs: VendorSettings, before: str = "") -> str:
+    """What kernels read of what the library made, as text.
+
+    Args:
+        before: what the names begin with.
+    """
+    parts = len(phase_parts(detail)) if knobs.is_phased(detail) else 1
+    more = " ".join(f"{before}y{place}," for place in range(1, parts))
+    return f"{before}y, ({more}), {before}exponents, {before}w_exponents"
+
+
 #: What a port is handed, and the steps of its operands.
 _Handed = tuple[Epilogue, tuple[tuple[int, int, int, int], ...]]
 
@@ -56,6 +70,8 @@ _Handed = tuple[Epilogue, tuple[tuple[int, int, int, int], ...]]
 def follow(detail: VendorConv, knobs: VendorSettings) -> _Handed:
     """What follows a convolution; moments of a norm are operands behind those of the graph."""
     chain, steps = as_exact(detail.base.epilogue, knobs), detail.base.operand_steps
+    if detail.lines is not None:
+        chain = replace(chain, statements=tuple(in_windows(detail, chain.statements)))
     if detail.statistics is None or not detail.is_norm:
         return chain, steps
     image = 0 if detail.statistics.over_images else detail.base.channels_out
@@ -95,7 +111,7 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
         write_launch(
             f"kmem_nhwc_statistics{before.suffix}",
             blocks * parts,
-            "y, exponents, w_exponents, found, squares",
+            f"{read_pointers(detail, knobs)}, found, squares",
             *port_arguments(AFTER, before, steps),
             *read_arguments(detail, knobs, window),
             f"CENTRED={detail.is_norm}, PARTS={parts}, TURNS={turns}",
@@ -166,7 +182,7 @@ def write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
         write_launch(
             f"kmem_nhwc_finish{chain.suffix}",
             base.batches * tiles,
-            "y, exponents, w_exponents, out",
+            f"{read_pointers(detail, knobs)}, out",
             *port_arguments(AFTER, chain, operand_steps),
             *read_arguments(detail, knobs, base.window),
             ", ".join(f"OUT_{name}={step}" for name, step in steps),
@@ -181,7 +197,10 @@ def finish_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
     """Channels and positions of a tile of the result."""
     base = detail.base
     whole = next_power_of_two(base.group_out)
-    return _tile(detail, whole if base.is_closed else min(knobs.channels, whole), knobs.finish)
+    channels = whole if base.is_closed else min(knobs.channels, whole)
+    if detail.lines is not None:
+        channels = min(channels, max(1, knobs.finish // line_columns(detail)))
+    return _tile(detail, channels, knobs.finish)
 
 
 def statistics_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
@@ -191,6 +210,6 @@ def statistics_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int
 
 
 def _tile(detail: VendorConv, channels: int, elements: int) -> tuple[int, int]:
-    least = max(16, prod(detail.base.window))
+    least = max(16, prod(detail.base.window), line_columns(detail))
     most = max(least, next_power_of_two(prod(whole_windows(detail, detail.base.window))))
     return channels, min(max(least, elements // channels), most)

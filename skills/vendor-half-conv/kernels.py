@@ -56,12 +56,13 @@ PASS_TILE = (
     '''
 @triton.jit
 def kmem_nhwc_pass_tile(
-    y, y_exponents, w_exponents, staged, image, tile, scale,
+    y, more, y_exponents, w_exponents, staged, image, tile, scale,
     extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    RD: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr, SCALED: tl.constexpr,
     STAGED_MP: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -75,8 +76,8 @@ def kmem_nhwc_pass_tile(
     columns = tile % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
     rows = tile // column_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     acc = kmem_nhwc_read(
-        y, y_exponents, w_exponents, batch, rows, columns,
-        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
+        y, more, y_exponents, w_exponents, batch, rows, columns,
+        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, RD, RH, RW,
         WD, WH, WW, SCALED, False,
     )
     if AFTER is not None:
@@ -179,10 +180,10 @@ STAGE, RESTAGE = _staging(
 )
 PASS, REPASS = _staging(
     "pass",
-    "y, y_exponents, w_exponents",
+    "y, more, y_exponents, w_exponents",
     "AFTER, STEPS, PLACE",
-    "M, MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, WD, WH, WW, SCALED, "
-    "STAGED_MP",
+    "M, MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, RD, RH, RW, "
+    "WD, WH, WW, SCALED, STAGED_MP",
 )
 
 WEIGHTS = (
@@ -243,11 +244,12 @@ READ = (
     '''
 @triton.jit
 def kmem_nhwc_read(
-    y, exponents, w_exponents, batch, rows, columns,
+    y, more, exponents, w_exponents, batch, rows, columns,
     MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    RD: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     SCALED: tl.constexpr, STREAMS: tl.constexpr,
 ):
@@ -255,24 +257,30 @@ def kmem_nhwc_read(
 
     Of OH x OW positions a plane the first N in windows of WD x WH x WW are numbered so that those
     of one window lie one after the other. The library made YN places, YH x YW a plane, and of each
-    the phases of strides S and paddings P (see phases.py), MP channels a phase and group.
+    the phases of strides S and paddings P, MP channels a phase and group; where R phases of an axis
+    have a tap more than the others it made several parts (see phases.py).
     """
     policy: tl.constexpr = "evict_first" if STREAMS else ""
     image = batch // BATCH_INNER
     group = batch % BATCH_INNER
-    if WD * WH * WW * SD * SH * SW == 1:
-        at = columns
-    else:
+    at = columns
+    if WD * WH * WW * SD * SH * SW > 1:
         window = columns // (WD * WH * WW)
         d = window // (OH // WH * (OW // WW)) * WD + columns // (WH * WW) % WD
         h = window // (OW // WW) % (OH // WH) * WH + columns // WW % WH
         w = window % (OW // WW) * WW + columns % WW + PW
         at = ((d + PD) // SD * YH + (h + PH) // SH) * YW + w // SW
         at = ((at * SD + (d + PD) % SD) * SH + (h + PH) % SH) * SW + w % SW
-    source = y + image.to(tl.int64) * (YN * SD * SH * SW * BATCH_INNER * MP) + group * MP
-    place = at[:, None] * (BATCH_INNER * MP) + rows[None, :]
+    if RD + RH + RW > 0:
+        found = kmem_nhwc_place(
+            y, more, image, d + PD, h + PH, w, MP, YN, YH, YW, SD, SH, SW, RD, RH, RW
+        )
+        source = found[:, None] + rows[None, :]
+    else:
+        start = y + image.to(tl.int64) * (YN * SD * SH * SW * BATCH_INNER * MP) + group * MP
+        source = start + (at[:, None] * (BATCH_INNER * MP) + rows[None, :])
     kept = (columns[:, None] < N) & (rows[None, :] < MP)
-    loaded = tl.load(source + place, mask=kept, other=0.0, eviction_policy=policy)
+    loaded = tl.load(source, mask=kept, other=0.0, eviction_policy=policy)
     acc = tl.trans(loaded).to(tl.float32)
     if SCALED:
         # in two steps of normal factors: neither over- nor underflows before the result does
@@ -290,12 +298,13 @@ FINISH = (
     '''
 @triton.jit
 def kmem_nhwc_finish(
-    y, exponents, w_exponents, out,
+    y, more, exponents, w_exponents, out,
     extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    RD: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     OUT_IMAGE: tl.constexpr, OUT_C: tl.constexpr, OUT_P: tl.constexpr, SCALED: tl.constexpr,
     BACKWARD: tl.constexpr, STREAMS: tl.constexpr,
@@ -312,8 +321,8 @@ def kmem_nhwc_finish(
     columns = pid // row_blocks % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
     batch = pid // (row_blocks * column_blocks)
     acc = kmem_nhwc_read(
-        y, exponents, w_exponents, batch, rows, columns,
-        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
+        y, more, exponents, w_exponents, batch, rows, columns,
+        MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, RD, RH, RW,
         WD, WH, WW, SCALED, STREAMS,
     )
     if AFTER is not None:

@@ -22,8 +22,8 @@ from .kernels import (
     WEIGHTS,
 )
 from .moments import SETTLE, STATISTICS, TOTAL
+from .phases import PLACE, Part, phase_parts
 from .phases import WEIGHTS as PHASE_WEIGHTS
-from .phases import count_phases, phase_taps
 from .settings import EXACT, VendorSettings
 from .staging import BELOW_ONE, channels_last, staged_dtype, write_passing, write_staging
 from .vendor import VendorConv, spare_outputs
@@ -43,7 +43,7 @@ def emit_vendor(detail: VendorConv, knobs: VendorSettings) -> Emission:
             written += write_staging(link, knobs)
         else:
             written += write_passing(link.before, link, knobs)
-        written += [_write_convolution(link, knobs), *write_statistics(link, knobs)]
+        written += [*_write_convolutions(link, knobs), *write_statistics(link, knobs)]
         if link is detail:
             written += [*write_finish(link, knobs), "return out"]
         names = _parameters(link)
@@ -72,6 +72,7 @@ def _kernels(link: VendorConv, knobs: VendorSettings, *, is_last: bool) -> list[
     weights = PHASE_WEIGHTS if knobs.is_phased(link) else WEIGHTS
     kernels = [
         weights,
+        PLACE,
         READ,
         *hand_in(staging if knobs.is_scaled(link) else staging[:2], functions),
     ]
@@ -112,69 +113,109 @@ def _write_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
 
 
 def _write_phase_weights(detail: VendorConv, knobs: VendorSettings) -> list[str]:
-    """The statements that write `packed` and `w_exponents` of the phases."""
+    """The statements that write `packed`, `packed1`, ... and `w_exponents` of the phases."""
+    padded_out = knobs.padded_out(detail)
+    statements = [f"w_exponents = torch.empty({padded_out}, dtype=torch.int32, device=w.device)"]
+    for place, part in enumerate(phase_parts(detail)):
+        statements += _write_part(detail, knobs, part, _numbered("packed", place))
+    return statements
+
+
+def _write_part(detail: VendorConv, knobs: VendorSettings, part: Part, packed: str) -> list[str]:
     base = detail.base
     padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
-    rows, taps = count_phases(detail) * padded_out, phase_taps(detail)
+    rows = prod(part.phases) * padded_out
     placed = f"dtype={staged_dtype(detail, knobs, 'w')}", "device=w.device"
-    letters = zip("DHW", base.axes, strict=True)
-    most = max(padded_in * prod(taps), base.group_in * base.taps)
+    each = list(zip("DHW", base.axes, part.phases, part.first, strict=True))
+    most = max(padded_in * prod(part.taps), base.group_in * base.taps)
     return [
         write_call(
-            "packed = torch.empty_strided",
-            channels_last(rows, padded_in, taps[3 - len(detail.axes) :]),
+            f"{packed} = torch.empty_strided",
+            channels_last(rows, padded_in, part.taps[3 - len(detail.axes) :]),
             *placed,
         ),
-        f"w_exponents = torch.empty({padded_out}, dtype=torch.int32, device=w.device)",
         write_launch(
             "kmem_nhwc_phase_weights",
             rows,
-            "w, w_exponents, packed",
+            f"w, w_exponents, {packed}",
             f"C={base.group_in}, CP={padded_in}, M={base.group_out}, MP={padded_out}",
-            ", ".join(f"K{each}={axis.kernel}, S{each}={axis.stride}" for each, axis in letters),
+            ", ".join(f"K{name}={axis.kernel}, S{name}={axis.stride}" for name, axis, *_ in each),
+            ", ".join(f"N{name}={phases}, F{name}={first}" for name, _, phases, first in each),
             f"SCALED={knobs.is_scaled(detail)}, TOP={BELOW_ONE + detail.weight_binades}",
             f"BLOCK={min(_WEIGHT_BLOCK, next_power_of_two(most))}",
         ),
     ]
 
 
-def _write_convolution(detail: VendorConv, knobs: VendorSettings) -> str:
-    """The statement that makes `y`, channels-last; on the CPU by torch's own convolution."""
+def _numbered(name: str, place: int) -> str:
+    """The name of a part; the first part's has no number."""
+    return f"{name}{place or ''}"
+
+
+def _write_convolutions(detail: VendorConv, knobs: VendorSettings) -> list[str]:
+    """The statements that make `y`, channels-last; of phases in parts `y`, `y1`, ..."""
     axes, nothing = detail.axes, [0] * len(detail.axes)
-    stride = [axis.stride for axis in axes]
+    if knobs.is_phased(detail):
+        written = []
+        for place, part in enumerate(phase_parts(detail)):
+            padding = [count - 1 for count in part.taps[3 - len(axes) :]]
+            window = [1] * len(axes), padding, [1] * len(axes)
+            names = _numbered("y", place), _numbered("packed", place)
+            written.append(_write_convolution(detail, knobs, names, window))
+        return written
     spare = nothing if detail.is_transposed else [spare_outputs(axis) or 0 for axis in axes]
     padding = [axis.padding + count for axis, count in zip(axes, spare, strict=True)]
+    window = [axis.stride for axis in axes], padding, [axis.dilation for axis in axes]
     wanted = ", ".join([":", ":", *(f"{count}:" for count in spare)])
-    dilation, groups = [axis.dilation for axis in axes], detail.base.groups
-    more = list(detail.output_padding) or nothing
-    window = f"{padding}, {stride}, {dilation}"
-    call, is_transposed = "cudnn_convolution", detail.is_transposed
-    if knobs.is_phased(detail):
-        is_transposed, more = False, nothing
-        stride = [1] * len(axes)
-        padding = [count - 1 for count in phase_taps(detail)[3 - len(axes) :]]
-        window = f"{padding}, {stride}, {dilation}"
-    elif detail.is_transposed:
-        window, call = f"{padding}, {more}, {stride}, {dilation}", "cudnn_convolution_transpose"
+    return [
+        _write_convolution(
+            detail, knobs, ("y", "packed"), window, f"[{wanted}]" if any(spare) else ""
+        )
+    ]
+
+
+def _write_convolution(
+    detail: VendorConv,
+    knobs: VendorSettings,
+    names: tuple[str, str],
+    window: tuple[list[int], list[int], list[int]],
+    wanted: str = "",
+) -> str:
+    """The statement of one call; on the CPU it is torch's own convolution.
+
+    Args:
+        names: of the result, and of the weights.
+        window: strides, paddings and dilations.
+        wanted: what of the result is, as a subscript.
+    """
+    made, packed = names
+    stride, padding = window[:2]
+    dilation = window[2]
+    is_transposed = detail.is_transposed and not knobs.is_phased(detail)
+    more = list(detail.output_padding) if is_transposed else [0] * len(stride)
+    call, places = "cudnn_convolution", f"{padding}, {stride}, {dilation}"
+    if is_transposed:
+        call, places = f"{call}_transpose", f"{padding}, {more}, {stride}, {dilation}"
     takes_tf32 = (
         'torch.backends.cudnn.conv.fp32_precision == "tf32"' if knobs.accuracy < EXACT else "False"
     )
-    layout = "channels_last" if len(axes) == 2 else "channels_last_3d"
+    layout = "channels_last" if len(stride) == 2 else "channels_last_3d"
+    groups = detail.base.groups
     return "\n".join(
         [
-            "y = (",
+            f"{made} = (",
             "    torch.convolution(",
-            f"        staged, packed, None, {stride}, {padding}, {dilation},",
+            f"        staged, {packed}, None, {stride}, {padding}, {dilation},",
             f"        {is_transposed}, {more}, {groups},",
             "    )",
             "    if x.is_cpu",
             f"    else torch.{call}(",
-            f"        staged, packed, {window}, {groups},",
+            f"        staged, {packed}, {places}, {groups},",
             f"        {knobs.algorithm == 'measured'},",
             "        torch.backends.cudnn.deterministic",
             "        or torch.are_deterministic_algorithms_enabled(),",
             f"        {takes_tf32},",
             "    )",
-            f"){f'[{wanted}]' if any(spare) else ''}.contiguous(memory_format=torch.{layout})",
+            f"){wanted}.contiguous(memory_format=torch.{layout})",
         ]
     )

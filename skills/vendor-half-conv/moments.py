@@ -12,12 +12,13 @@ STATISTICS = (
     '''
 @triton.jit
 def kmem_nhwc_statistics(
-    y, exponents, w_exponents, found, squares,
+    y, more, exponents, w_exponents, found, squares,
     extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    RD: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr,
     WD: tl.constexpr, WH: tl.constexpr, WW: tl.constexpr,
     SCALED: tl.constexpr, CENTRED: tl.constexpr, PARTS: tl.constexpr, TURNS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -37,8 +38,8 @@ def kmem_nhwc_statistics(
     for turn in tl.range(TURNS, num_stages=3):
         columns = (part * TURNS + turn) * BLOCK_P + tl.arange(0, BLOCK_P)
         acc = kmem_nhwc_read(
-            y, exponents, w_exponents, batch, rows, columns,
-            MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW,
+            y, more, exponents, w_exponents, batch, rows, columns,
+            MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, RD, RH, RW,
             WD, WH, WW, SCALED, False,
         )
         if AFTER is not None:

@@ -1,16 +1,22 @@
 """Transposed convolutions with strides as convolutions without.
 
 Output o of an axis of stride S and K taps is o + padding = m * S + r, and gets input m - j through
-tap r + j * S: so phase r of all outputs is a convolution of K / S taps, and the phases of one place
-m are output channels of one convolution. The library does these at twice and more the rate of its
-own transposed ones; whoever reads the result finds each output's place and phase.
+tap r + j * S: so phase r of all outputs is a convolution of its own taps, and phases with as many
+taps are, at one place m, output channels of one convolution. The library does these at twice and
+more the rate of its own transposed ones; whoever reads the result finds each output's place and
+phase.
 
-Covered: strides that divide the taps. Others would need taps of zeros, which make NaN of an
-infinite input that the output does not get in torch.
+Where S does not divide K the first K % S phases of an axis have a tap more than the others, and
+each way to choose long or short ones along every axis is a part: a convolution with a result of its
+own. No tap is filled up with zeros, which would make NaN of an infinite input that the output does
+not get in torch.
 """
 
+from dataclasses import dataclass
+from itertools import product
 from math import prod
 
+from kmem.codegen.windows import WindowAxis
 from kmem.problem.sizes import ceil_div
 
 from .vendor import MAX_OFFSET, VendorConv
@@ -24,15 +30,19 @@ def kmem_nhwc_phase_weights(
     C: tl.constexpr, CP: tl.constexpr, M: tl.constexpr, MP: tl.constexpr,
     KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    ND: tl.constexpr, NH: tl.constexpr, NW: tl.constexpr,
+    FD: tl.constexpr, FH: tl.constexpr, FW: tl.constexpr,
     SCALED: tl.constexpr, TOP: tl.constexpr, BLOCK: tl.constexpr,
 ):
     """(C, M, KD, KH, KW) to (phases, MP, taps of a phase, CP), the taps backwards, zero above M and
     C; a channel is scaled so that its magnitudes add up to less than 2**(TOP - 126).
+
+    The phases are N of each axis from F on, which have as many taps.
     """
     taps: tl.constexpr = KD * KH * KW
-    wide: tl.constexpr = KW // SW
-    high: tl.constexpr = KH // SH
-    deep: tl.constexpr = KD // SD
+    wide: tl.constexpr = (KW - FW + SW - 1) // SW
+    high: tl.constexpr = (KH - FH + SH - 1) // SH
+    deep: tl.constexpr = (KD - FD + SD - 1) // SD
     row = tl.program_id(0)
     m = row % MP
     phase = row // MP
@@ -56,9 +66,9 @@ def kmem_nhwc_phase_weights(
         k = start + tl.arange(0, BLOCK)
         c = k % CP
         tap = k // CP
-        d = phase // (SH * SW) + (deep - 1 - tap // (high * wide)) * SD
-        h = phase // SW % SH + (high - 1 - tap // wide % high) * SH
-        column = phase % SW + (wide - 1 - tap % wide) * SW
+        d = FD + phase // (NH * NW) + (deep - 1 - tap // (high * wide)) * SD
+        h = FH + phase // NW % NH + (high - 1 - tap // wide % high) * SH
+        column = FW + phase % NW + (wide - 1 - tap % wide) * SW
         inside = (c < end) & (tap < deep * high * wide)
         place = c * (M * taps) + (d * KH + h) * KW + column
         values = tl.load(w + place, mask=inside, other=0.0).to(tl.float32) * scale
@@ -72,34 +82,99 @@ def kmem_nhwc_phase_weights(
 ''',
 )
 
+PLACE = (
+    "kmem_nhwc_place",
+    '''
+@triton.jit
+def kmem_nhwc_place(
+    y, more, image, d, h, w,
+    MP: tl.constexpr, YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    RD: tl.constexpr, RH: tl.constexpr, RW: tl.constexpr,
+):
+    """Where the channels of outputs, padding added, begin: in y or in `more`, which are one each
+    for the ways to choose long or short phases along the axes that have R long ones and others.
 
-def phase_taps(detail: VendorConv) -> tuple[int, ...]:
-    """Taps of a phase along each axis."""
-    return tuple(axis.kernel // axis.stride for axis in detail.base.axes)
+    The places of y are YN, YH x YW a plane; along an axis of short phases there is one less.
+    """
+    # conditions of constants: an axis without long phases has one kind
+    short_d = (d % SD >= RD).to(tl.int32) if RD > 0 else d * 0
+    short_h = (h % SH >= RH).to(tl.int32) if RH > 0 else h * 0
+    short_w = (w % SW >= RW).to(tl.int32) if RW > 0 else w * 0
+    part = short_d
+    part = part * 2 + short_h if RH > 0 else part
+    part = part * 2 + short_w if RW > 0 else part
+    deep = tl.where(short_d == 1, SD - RD, RD) if RD > 0 else SD
+    high = tl.where(short_h == 1, SH - RH, RH) if RH > 0 else SH
+    wide = tl.where(short_w == 1, SW - RW, RW) if RW > 0 else SW
+    phase = (d % SD - short_d * RD) * high + h % SH - short_h * RH
+    phase = phase * wide + w % SW - short_w * RW
+    rows = YH - short_h
+    columns = YW - short_w
+    place = (d // SD * rows + h // SH) * columns + w // SW
+    places = (YN // (YH * YW) - short_d) * rows * columns
+    at = (image.to(tl.int64) * places + place) * (deep * high * wide) + phase
+    at *= MP
+    found = y + at
+    parts: tl.constexpr = (2 if RD > 0 else 1) * (2 if RH > 0 else 1) * (2 if RW > 0 else 1)
+    for each in tl.static_range(1, parts):
+        found = tl.where(part == each, more[each - 1] + at, found)
+    return tl.multiple_of(found, 16)  # bytes, which the compiler loses track of
+''',
+)
 
 
-def phase_places(detail: VendorConv) -> tuple[int, ...]:
-    """Places along each axis of the convolution that makes the phases."""
-    taps = phase_taps(detail)
-    return tuple(axis.size + count - 1 for axis, count in zip(detail.base.axes, taps, strict=True))
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Phases that one convolution makes: along each axis `phases` from `first` on.
+
+    Each has so many `taps` and so many `places`.
+    """
+
+    first: tuple[int, ...]
+    phases: tuple[int, ...]
+    taps: tuple[int, ...]
+    places: tuple[int, ...]
 
 
-def count_phases(detail: VendorConv) -> int:
-    """Phases of one place."""
-    return prod(axis.stride for axis in detail.base.axes)
+def long_phases(axis: WindowAxis) -> int:
+    """Phases of an axis that have a tap more than the others; 0 where all have as many."""
+    return axis.kernel % axis.stride
+
+
+def phase_parts(detail: VendorConv) -> list[Part]:
+    """The convolutions that make all phases, in the order in which `kmem_nhwc_place` has them."""
+    kinds = []
+    for axis in detail.base.axes:
+        many = long_phases(axis)
+        firsts = [(0, many), (many, axis.stride - many)] if many else [(0, axis.stride)]
+        kinds.append([(*kind, ceil_div(axis.kernel - kind[0], axis.stride)) for kind in firsts])
+    sizes = [axis.size for axis in detail.base.axes]
+    parts = []
+    for chosen in product(*kinds):
+        taps = tuple(count for *_, count in chosen)
+        places = tuple(size + count - 1 for size, count in zip(sizes, taps, strict=True))
+        first = tuple(kind[0] for kind in chosen)
+        parts.append(Part(first, tuple(kind[1] for kind in chosen), taps, places))
+    return parts
+
+
+def phase_outputs(detail: VendorConv) -> int:
+    """Values of one channel of one image that all parts make."""
+    return sum(prod(part.places) * prod(part.phases) for part in phase_parts(detail))
 
 
 def has_phases(detail: VendorConv) -> bool:
-    """Whether a convolution is a transposed one whose phases one convolution makes."""
+    """Whether a convolution is a transposed one whose phases convolutions may make."""
     base = detail.base
-    if not detail.is_transposed or base.groups > 1 or count_phases(detail) == 1:
+    if not detail.is_transposed or base.groups > 1 or all(axis.stride == 1 for axis in base.axes):
         return False
-    if any(axis.dilation > 1 or axis.kernel % axis.stride for axis in base.axes):
+    if any(axis.dilation > 1 or axis.kernel < axis.stride for axis in base.axes):
         return False
-    places = phase_places(detail)
     is_within = all(
-        (axis.out - 1 + axis.padding) // axis.stride < size
-        for axis, size in zip(base.axes, places, strict=True)
+        (axis.out - 1 + axis.padding - first) // axis.stride < size
+        for part in phase_parts(detail)
+        for axis, first, size in zip(base.axes, part.first, part.places, strict=True)
     )
     channels = ceil_div(base.channels_out, 8) * 8
-    return is_within and prod(places) * count_phases(detail) * channels <= MAX_OFFSET
+    return is_within and phase_outputs(detail) * channels <= MAX_OFFSET

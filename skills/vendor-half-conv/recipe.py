@@ -1,8 +1,9 @@
 """Writes convolutions as vendor calls in half precision, with a kernel before and one behind.
 
 A labelled candidate: `--purity triton` does not see it. finding.py and tails.py read a graph;
-vendor.py has what is computed; kernels.py, moments.py and phases.py the kernels; launcher.py what
-launches them, with staging.py, behind.py and chains.py; tuning.py the knobs and times.
+vendor.py has what is computed; kernels.py, moments.py, phases.py and lines.py the kernels;
+launcher.py what launches them, with staging.py, behind.py and chains.py; tuning.py the knobs and
+times.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ from kmem.codegen.settings import read_settings
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Settings
 
-from .phases import count_phases, has_phases, phase_places
+from .phases import has_phases, phase_outputs
 from .vendor import VendorConv
 
 EXACT = 2  # the rung of fp32 without tensor cores
@@ -24,7 +24,7 @@ class VendorSettings:
     of one of the result, `channels` the latter's channels at most. `order`: in which the kernels
     around the library's go through their tiles. `hint`: whether the last marks what it reads and
     writes once to leave the cache first. `transposed`: whether those with strides are the library's
-    own, or convolutions that make all phases of a place. `accuracy`: rung 0 is half precision,
+    own, or convolutions that make the phases of a place. `accuracy`: rung 0 is half precision,
     scaled where it stands for fp32; 1 is TF32 and 2 fp32, both channels-last.
     """
 
@@ -67,7 +67,7 @@ def staged_elements(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int
     inside = base.batches * knobs.padded_in(detail) * base.inputs
     places = prod(axis.out for axis in base.axes)
     if knobs.is_phased(detail):
-        places = prod(phase_places(detail)) * count_phases(detail)
+        places = phase_outputs(detail)
     return inside, base.batches * knobs.padded_out(detail) * places
 
 

@@ -11,7 +11,7 @@ from kmem.codegen.calls import write_call, write_launch
 from kmem.codegen.ports import AFTER, AFTER_LOAD, port_arguments
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
-from .behind import finish_tile, follow, read_arguments
+from .behind import finish_tile, follow, read_arguments, read_pointers
 from .chains import BEFORE
 from .settings import VendorSettings, write_order
 from .vendor import SLACK, VendorConv, whole_windows
@@ -87,10 +87,9 @@ def write_passing(before: VendorConv, detail: VendorConv, knobs: VendorSettings)
         *read_arguments(before, knobs, before.base.window),
         f"STAGED_MP={padded}",
     )
-    names = ("y", "exponents", "w_exponents")
     positions = prod(whole_windows(before, before.base.window))
     tiles = ceil_div(padded, block_c) * ceil_div(positions, block_p)
-    pointers = ", ".join(f"{BEFORE}{name}" for name in names)
+    pointers = read_pointers(before, knobs, BEFORE)
     source = _Source("pass", pointers, given, chain.suffix, tiles, (block_c, block_p), knobs.warps)
     return _write(detail, knobs, source)
 

@@ -22,6 +22,7 @@ from kmem.problem.operators.row import Call
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Operand, Site
 
+from .lines import LOAD_LINE, NORM_LINES, read_lines, write_lines
 from .vendor import Found, Statistics, VendorConv, steps_of
 
 _SUMS = {"aten.mean.dim": "mean", "aten.sum.dim_IntList": "sum"}
@@ -38,7 +39,7 @@ def extend_tail(graph: OpGraph, found: Found, taken: Collection[str]) -> Found:
     if not users or found.result in graph.outputs:
         return found
     if any(isinstance(lowering_of(graph, user), row.Reduction) for user in users):
-        normed = _normed(graph, found, users, taken)
+        normed = _normed(graph, found, users, taken) or _lined(graph, found, users, taken)
         if normed is not None:
             return _pooled(graph, normed, taken) or normed
         closed = _closed(graph, found, taken)
@@ -124,6 +125,8 @@ def _summed(graph: OpGraph, found: Found, taken: Collection[str]) -> Found | Non
     users, detail = graph.users(found.result), found.detail
     if len(users) != 1 or found.result in graph.outputs or detail.base.is_closed:
         return None
+    if detail.lines is not None:
+        return None  # a tile of what is summed need not hold whole rows
     (user,) = users
     read = graph.spec(found.result)
     dims = _summed_dims(user, len(read.shape))
@@ -166,9 +169,28 @@ def _normed(
     statistics = _read_norm(call, found.detail)
     if statistics is None or call.value("x") != found.result:
         return None
+    detail = replace(found.detail, statistics=statistics)
+    return _with_norm(graph, replace(found, detail=detail), norm, taken)
+
+
+def _lined(
+    graph: OpGraph, found: Found, users: Sequence[Node], taken: Collection[str]
+) -> Found | None:
+    """What was found, with the layer norm over rows that reads it and alone does."""
+    if len(users) != 1:
+        return None
+    lines = read_lines(graph, users[0], found)
+    if lines is None:
+        return None
+    lined = replace(found, detail=replace(found.detail, lines=lines))
+    return _with_norm(graph, lined, users[0], taken)
+
+
+def _with_norm(graph: OpGraph, found: Found, norm: Node, taken: Collection[str]) -> Found | None:
+    """What was found with a norm that its detail has, and with what follows that."""
     behind = grow_epilogue(graph, norm, {*taken, *found.nodes})
     for members in (behind, ()) if behind else ((),):
-        detail = _write_normed(graph, found, statistics, norm, members)
+        detail = _write_normed(graph, found, norm, members)
         names = [norm.name, *(member.name for member in members)]
         inner = {found.anchor, *found.nodes, *names[:-1]}
         is_left = any(
@@ -211,11 +233,16 @@ def _read_norm(call: Call, conv: VendorConv) -> Statistics | None:
 
 
 def _write_normed(
-    graph: OpGraph, found: Found, statistics: Statistics, norm: Node, members: Sequence[Node]
+    graph: OpGraph, found: Found, norm: Node, members: Sequence[Node]
 ) -> VendorConv | None:
     """A convolution whose epilogue goes on with a norm and with what follows it."""
-    base, before = found.detail.base, statistics.before
+    base, lines = found.detail.base, found.detail.lines
+    before = base.epilogue
     operands = list(before.operands)
+    parameters = [name for _, name in lines.parameters] if lines is not None else []
+    if not {*operands}.isdisjoint(parameters):
+        return None  # it means something else there
+    operands += parameters
     inner = {found.anchor, *found.nodes, norm.name, *(member.name for member in members)}
     behind = dict.fromkeys(
         name for member in members for name in member.refs() if name not in inner
@@ -223,11 +250,14 @@ def _write_normed(
     operands += [name for name in behind if name not in operands]
     if len(operands) > MAX_OPERANDS or any(graph.spec(name).dtype not in FLOATS for name in behind):
         return None
-    if any(name in before.operands for name in behind):
+    if any(name in (*before.operands, *parameters) for name in behind):
         return None  # it may mean something else there
     read = before.statements[-1][0] if before.statements else "acc"
     # what these three are says behind.py
-    statements = [*before.statements, ("normed", f"({read} - mean) * scale + shift")]
+    normed = [("normed", f"({read} - mean) * scale + shift")]
+    if lines is not None:
+        normed = write_lines(lines, read, len(before.operands))
+    statements = [*before.statements, *normed]
     variables = {found.result: read, norm.name: "normed"}
     variables |= {name: f"x{place}" for place, name in enumerate(operands)}
     helpers: list[Helper] = []
@@ -239,18 +269,19 @@ def _write_normed(
         statements.append((f"z{place}", written.text))
         variables[member.name] = f"z{place}"
         helpers += written.helpers
-    read_behind = Epilogue(operands=tuple(operands[len(before.operands) :]))
+    read_behind = Epilogue(operands=tuple(operands[len(before.operands) + len(parameters) :]))
     steps = epilogue_steps(graph, base, read_behind, None, members)
     last = members[-1] if members else norm
     result = steps_of(last.spec)
     if steps is None or result is None:
         return None
-    known = dict([*before.helpers, *order_helpers(helpers), LOAD_OPERAND])
+    of_lines = (NORM_LINES, LOAD_LINE) if lines is not None else ()
+    known = dict([*before.helpers, *of_lines, *order_helpers(helpers), LOAD_OPERAND])
+    steps = (*[(0, 0, 0, 0)] * len(parameters), *steps)
     epilogue = Epilogue(tuple(statements), tuple(operands), tuple(known.items()))
     return replace(
         found.detail,
         base=replace(base, epilogue=epilogue, operand_steps=(*base.operand_steps, *steps)),
         result=result,
         result_spec=last.spec,
-        statistics=statistics,
     )

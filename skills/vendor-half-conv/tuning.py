@@ -11,7 +11,7 @@ from kmem.recipes import ACCURACY, Role, Settings, Space
 from kmem.records import DTYPE_BYTES, Device
 
 from .behind import finish_tile
-from .phases import count_phases, has_phases, phase_places, phase_taps
+from .phases import Part, has_phases, phase_parts
 from .settings import EXACT, VendorSettings, read_knobs, staged_elements
 from .vendor import VendorConv, spare_outputs
 
@@ -109,14 +109,14 @@ def _link_ms(detail: VendorConv, knobs: VendorSettings, device: Device, *, is_la
     if detail.before is not None:
         read = staged_elements(detail.before, knobs)[1] * between
     stage_s = (read + staged) / (STAGE_BANDWIDTH * bandwidth)
-    library_s = _product_s(detail, knobs, device)
-    library_s = max(library_s, (staged + made) / (LIBRARY_BANDWIDTH * bandwidth))
+    parts = phase_parts(detail) if knobs.is_phased(detail) else [None]
+    library_s = sum(_library_s(detail, knobs, part, device) for part in parts)
     if knobs.algorithm == "measured":
         library_s *= MEASURED_GAIN
     if any(map(spare_outputs, base.axes)) and not detail.is_transposed:
         stage_s += 2.0 * made / bandwidth  # what is wanted of the library's result is copied
     seconds = stage_s + library_s
-    launches = 2
+    launches = 1 + len(parts)
     if is_last and not detail.is_summed:
         seconds += _finish_s(detail, knobs, made, device)
         launches += 1
@@ -157,7 +157,22 @@ def _finish_s(detail: VendorConv, knobs: VendorSettings, made: int, device: Devi
     return factor * (made + written + extra) / (FINISH_BANDWIDTH * device.dram_bytes_per_s)
 
 
-def _product_s(detail: VendorConv, knobs: VendorSettings, device: Device) -> float:
+def _library_s(
+    detail: VendorConv, knobs: VendorSettings, part: Part | None, device: Device
+) -> float:
+    """Time of one call of the library: of all, or of a part of the phases."""
+    base = detail.base
+    staged, made = staged_elements(detail, knobs)
+    if part is not None:
+        made = base.images * knobs.padded_out(detail) * prod(part.places) * prod(part.phases)
+    moved_s = (staged + made) * _size_between(detail, knobs)
+    moved_s /= LIBRARY_BANDWIDTH * device.dram_bytes_per_s
+    return max(_product_s(detail, knobs, part, device), moved_s)
+
+
+def _product_s(
+    detail: VendorConv, knobs: VendorSettings, part: Part | None, device: Device
+) -> float:
     """Time of the library's products, of padded channels.
 
     Where eager is expected to be exact a lower rung is expected to end as the exact one.
@@ -166,9 +181,8 @@ def _product_s(detail: VendorConv, knobs: VendorSettings, device: Device) -> flo
     is_exact = knobs.accuracy == EXACT or base.is_eager_exact
     half = "tf32" if knobs.accuracy else _UNITS[base.dtype]
     unit = "fp32" if is_exact else half
-    is_phased = knobs.is_phased(detail)
     is_spread = detail.is_transposed and any(axis.stride > 1 for axis in base.axes)
-    is_spread = is_spread and not is_phased
+    is_spread = is_spread and part is None
     if is_exact:
         share = SHARE_OF_FP32_TRANSPOSED if is_spread else SHARE_OF_FP32
     elif is_spread:
@@ -176,10 +190,9 @@ def _product_s(detail: VendorConv, knobs: VendorSettings, device: Device) -> flo
     else:
         share = SHARE_IN_DEPTH if base.axes[0].kernel > 1 else SHARE_OF_CEILING
     padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
-    outputs = padded_out * (count_phases(detail) if is_phased else 1)
+    outputs = padded_out * (prod(part.phases) if part is not None else 1)
     share *= min(1.0, padded_in / WIDE_CHANNELS) ** FILLING * min(1.0, outputs / WIDE_OUTPUTS)
     flops = detail.flops * padded_in / base.group_in * padded_out / base.group_out
-    if is_phased:
-        flops = 2.0 * base.images * prod(phase_places(detail)) * prod(phase_taps(detail))
-        flops *= padded_in * outputs
+    if part is not None:
+        flops = 2.0 * base.images * prod(part.places) * prod(part.taps) * padded_in * outputs
     return flops / (ceiling(device, unit) * share)

@@ -47,6 +47,18 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Lines:
+    """A layer norm over rows of an image, of `length` columns.
+
+    `parameters` are roles ("weight", "bias") and graph values.
+    """
+
+    length: int
+    eps: float
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class VendorConv:
     """One convolution and what is done element by element before and after it.
 
@@ -64,6 +76,7 @@ class VendorConv:
     prologue: Epilogue = Epilogue()
     prologue_steps: tuple[tuple[int, int, int, int], ...] = ()
     statistics: Statistics | None = None
+    lines: Lines | None = None
     before: "VendorConv | None" = None
 
     @property
