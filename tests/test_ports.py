@@ -504,6 +504,8 @@ def test_two_products_of_one_operand_are_one_where_only_what_is_made_of_both_is_
         ("self.l(self.m(x)), self.l(x) + self.m(x)", [3]),
         ("F.softmax(self.l(x), -1) @ self.m(x)", [2]),
         ("self.l(x), self.m(x).T", [2]),
+        ("torch.relu(self.l(x)) * self.m(x)", [2]),
+        ("self.l(x), self.m(x) + y @ self.l(x)", [3]),
         ("x @ x, x @ y", []),  # the operand itself, and one product is none to share with
         ("self.l(x), x @ y[0]", []),  # a vector
         ("self.l(x), self.m(y)", []),

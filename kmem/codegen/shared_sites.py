@@ -10,7 +10,7 @@ Covered: two to four products with biases and pointwise nodes; weights without b
 covered: products of one right-hand operand.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -56,19 +56,35 @@ def find_shares(graph: OpGraph, contract: Contract, taken: Sequence[Site] = ()) 
         taken: sites whose nodes may not join.
     """
     claimed = {name for site in taken for name in site.nodes}
-    groups: dict[tuple[str, str], list[_Part]] = {}
+    groups: dict[tuple[str, str], list[tuple[Node, ProductTerms]]] = {}
     for node in graph.nodes:
         terms = read_terms(graph, node) if node.name not in claimed else None
         if terms is not None and terms.a != terms.b:
-            part = _Part(node, terms, grow_epilogue(graph, node, claimed))
-            claimed.update(part.names)
-            groups.setdefault((terms.a, terms.equation), []).append(part)
+            groups.setdefault((terms.a, terms.equation), []).append((node, terms))
     sites = []
-    for parts in groups.values():
-        site = _site(graph, _apart(graph, parts)[:_MOST], contract)
+    for products in groups.values():
+        if len(products) < 2:
+            continue
+        parts = _apart(graph, _grow(graph, products, claimed))[:_MOST]
+        site = _site(graph, parts, contract)
         if site is not None:
+            claimed.update(site.nodes)
             sites.append(site)
     return sorted(sites, key=lambda site: min(map(graph.place, site.nodes)))
+
+
+def _grow(
+    graph: OpGraph, products: Sequence[tuple[Node, ProductTerms]], claimed: Collection[str]
+) -> list[_Part]:
+    """The products, each with what follows it and no other."""
+    names = {node.name for node, _ in products}
+    parts, taken = [], {*claimed}
+    for node, terms in products:
+        others = names - {node.name}
+        shared = {each.name for each in graph.nodes if graph.depends_on(each.name, others)}
+        parts.append(_Part(node, terms, grow_epilogue(graph, node, taken | shared)))
+        taken.update(parts[-1].names)
+    return parts
 
 
 def _apart(graph: OpGraph, parts: Sequence[_Part]) -> list[_Part]:
@@ -76,7 +92,8 @@ def _apart(graph: OpGraph, parts: Sequence[_Part]) -> list[_Part]:
     chosen: list[_Part] = []
     for part in parts:
         others = [name for each in chosen for name in each.names]
-        if not any(graph.depends_on(name, others) for name in part.names):
+        waits = any(graph.depends_on(name, others) for name in part.names)
+        if not waits and not any(graph.depends_on(name, part.names) for name in others):
             chosen.append(part)
     return chosen
 
