@@ -264,7 +264,7 @@ def kmem_nhwc_read(
     image = batch // BATCH_INNER
     group = batch % BATCH_INNER
     at = columns
-    if WD * WH * WW * SD * SH * SW > 1:
+    if WD * WH * WW * SD * SH * SW > 1 or PD + PH + PW > 0:
         window = columns // (WD * WH * WW)
         d = window // (OH // WH * (OW // WW)) * WD + columns // (WH * WW) % WD
         h = window // (OW // WW) % (OH // WH) * WH + columns // WW % WH

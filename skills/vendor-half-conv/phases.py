@@ -1,4 +1,4 @@
-"""Transposed convolutions with strides as convolutions without.
+"""Transposed convolutions as plain ones without strides.
 
 Output o of an axis of stride S and K taps is o + padding = m * S + r, and gets input m - j through
 tap r + j * S: so phase r of all outputs is a convolution of its own taps, and phases with as many
@@ -167,7 +167,7 @@ def phase_outputs(detail: VendorConv) -> int:
 def has_phases(detail: VendorConv) -> bool:
     """Whether a convolution is a transposed one whose phases convolutions may make."""
     base = detail.base
-    if not detail.is_transposed or base.groups > 1 or all(axis.stride == 1 for axis in base.axes):
+    if not detail.is_transposed or base.groups > 1:
         return False
     if any(axis.dilation > 1 or axis.kernel < axis.stride for axis in base.axes):
         return False

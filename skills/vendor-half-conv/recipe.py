@@ -38,7 +38,7 @@ class VendorHalfConv(Recipe):
         return vendor_cost_ms(site.detail, settings, device)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
-        return emit_vendor(site.detail, read_knobs(settings))
+        return emit_vendor(site.detail, read_knobs(site.detail, settings))
 
 
 def _site(graph: OpGraph, found: Found) -> Site:

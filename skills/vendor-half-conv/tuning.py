@@ -6,21 +6,22 @@ Figures: one NVIDIA H200, torch 2.11, Triton 3.6, 2026-11-23, copies at 4.27 TB/
 
 from math import prod
 
-from kmem.codegen.rates import ceiling
+from kmem.codegen.rates import by_card, ceiling
 from kmem.recipes import ACCURACY, Role, Settings, Space
 from kmem.records import DTYPE_BYTES, Device
 
 from .behind import finish_tile
 from .phases import Part, has_phases, phase_parts
-from .settings import EXACT, VendorSettings, read_knobs, staged_elements
+from .settings import EXACT, VendorSettings, keeps_least, read_knobs, staged_elements
 from .vendor import VendorConv, spare_outputs
 
 #: Share of the ceiling that cuDNN reaches channels-last with 32 channels and more: 664 to 723
 #: TFLOP/s in fp16 and 342 to 396 in TF32 over 64 to 256 channels; 464 and 228 in three dimensions;
-#: 247 and 195 (fp16) transposed with a stride, in two and three. With 8 padded channels it takes
-#: kernels of sm_80, at 144 and 116. Exact: 38 to 41, transposed 5.9 to 10.6.
+#: 247 and 195 (fp16) transposed with a stride, in two and three; 502 and 509 transposed without one
+#: (level 2's 10 and 19). With 8 padded channels it takes kernels of sm_80, at 144 and 116. Exact:
+#: 38 to 41, transposed 5.9 to 10.6.
 SHARE_OF_CEILING, SHARE_IN_DEPTH = 0.88, 0.59
-SHARE_TRANSPOSED = 0.29
+SHARE_TRANSPOSED, SHARE_TURNED = 0.29, 0.65
 SHARE_OF_FP32, SHARE_OF_FP32_TRANSPOSED = 0.75, 0.2
 WIDE_CHANNELS, WIDE_OUTPUTS = 32, 16
 FILLING = 1.1
@@ -28,8 +29,12 @@ FILLING = 1.1
 #: TB/s, 1D 3.4), staging (4.1 to 4.3), and finishing where rows begin at whole sectors (3.9 to 4).
 LIBRARY_BANDWIDTH, STAGE_BANDWIDTH = 0.8, 0.98
 FINISH_BANDWIDTH = 0.965
-#: Statistics read half precision alone, with several operations for each. A guess.
-STATISTICS_BANDWIDTH = 0.8
+#: Statistics read half precision alone, with several operations for each: 520 MB in 0.212 ms (an
+#: instance norm, level 2's 17), and of 537 million values in windows, whose places are no run, 0.18
+#: ms more (10). An erf of each takes 0.56 ms for 545 million in the statistics and again in what
+#: finishes them (19), which no recipe's time counts yet, so that this one would lose by honesty.
+STATISTICS_BANDWIDTH = 0.51
+WINDOW_S = 3.4e-13
 #: Where they do not, a tile's row touches one line more: 3.1 TB/s with 64 positions and 3.6 with
 #: 128. Stores narrower than 16 bytes cost more: 2.7 with rows at 8 bytes and 64 positions.
 SECTOR_BYTES, LINE_BYTES = 32, 128
@@ -63,6 +68,7 @@ ROLES = {
 def vendor_space(detail: VendorConv) -> Space:
     """The knobs of a site, which all convolutions of a chain share."""
     is_single = detail.base.dtype == "float32"
+    rungs = EXACT if keeps_least(detail) else EXACT + 1
     widest = max(link.base.group_out for link in detail.links)
     return Space(
         {
@@ -77,10 +83,10 @@ def vendor_space(detail: VendorConv) -> Space:
             "transposed": ("phases", "strided")
             if any(map(has_phases, detail.links))
             else ("strided",),
-            ACCURACY: (0, 1, EXACT) if is_single else (0,),
+            ACCURACY: tuple(range(rungs)) if is_single else (0,),
         },
         # more values of a thread spill in chains such as mish twice
-        lambda settings: _is_legal(read_knobs(settings)),
+        lambda settings: _is_legal(read_knobs(detail, settings)),
         {"order": "forward", "hint": "keep", "transposed": "strided"},
     )
 
@@ -91,7 +97,7 @@ def _is_legal(knobs: VendorSettings) -> bool:
 
 def vendor_cost_ms(detail: VendorConv, settings: Settings, device: Device) -> float:
     """Time of every kernel of a chain, one after the other."""
-    knobs = read_knobs(settings)
+    knobs = read_knobs(detail, settings)
     return sum(_link_ms(link, knobs, device, is_last=link is detail) for link in detail.links)
 
 
@@ -123,6 +129,8 @@ def _link_ms(detail: VendorConv, knobs: VendorSettings, device: Device, *, is_la
     if detail.statistics is not None:
         launches += 2
         seconds += made / (STATISTICS_BANDWIDTH * bandwidth)
+        if detail.is_summed and base.is_pooled:
+            seconds += made / between / by_card(1 / WINDOW_S, device)
     if knobs.order == "backward":
         left = LEFT_IN_L2 * device.l2_bytes
         seconds -= (min(left, staged / 2) + min(left, made / 2)) / bandwidth
@@ -183,12 +191,15 @@ def _product_s(
     unit = "fp32" if is_exact else half
     is_spread = detail.is_transposed and any(axis.stride > 1 for axis in base.axes)
     is_spread = is_spread and part is None
+    is_turned = detail.is_transposed and part is None
     if is_exact:
         share = SHARE_OF_FP32_TRANSPOSED if is_spread else SHARE_OF_FP32
     elif is_spread:
         share = SHARE_TRANSPOSED
+    elif base.axes[0].kernel > 1:
+        share = SHARE_IN_DEPTH
     else:
-        share = SHARE_IN_DEPTH if base.axes[0].kernel > 1 else SHARE_OF_CEILING
+        share = SHARE_TURNED if is_turned else SHARE_OF_CEILING
     padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
     outputs = padded_out * (prod(part.phases) if part is not None else 1)
     share *= min(1.0, padded_in / WIDE_CHANNELS) ** FILLING * min(1.0, outputs / WIDE_OUTPUTS)
