@@ -14,7 +14,7 @@ from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.contraction import Product
 from kmem.codegen.epilogue import Epilogue
 from kmem.codegen.finishing import WINDOW
-from kmem.codegen.ports import AFTER, BEFORE_A, BEFORE_B, Functions, port_arguments, ported_name
+from kmem.codegen.ports import AFTER, BEFORE_A, BEFORE_B, Functions, port_arguments
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 TILE_ORDER = (
@@ -256,7 +256,7 @@ def _write_sum(product: Product, splits: int, result: str) -> str:
         columns = min(columns, product.joined.grain)
     rows = min(next_power_of_two(rows_in_all), max(1, _SUMMED_ELEMENTS // columns))
     return write_launch(
-        ported_name(REDUCE_SPLITS, functions_of(product)),
+        REDUCE_SPLITS[0],
         product.batches * ceil_div(rows_in_all, rows) * ceil_div(columns_in_all, columns),
         f"target, {result}",
         *output_arguments(product),

@@ -11,18 +11,15 @@ function reads as one tuple, and their steps along both batch axes, rows and col
 Where AFTER leaves one row of a tile, or one value of each of its windows, PLACE says where these
 belong. It is a function of its own, so that no address follows from one that is given pointers:
 compilers that look for what a kernel writes would take these for written. Such a function is
-written from the statements of an epilogue or an opening (`write_function`), a launch passes it
-(`port_arguments`), and `hand_in` gives the kernels that take it names of their own, so that two
-sites whose functions differ do not share a kernel.
+written from the statements of an epilogue or an opening (`write_function`), and a launch passes it
+(`port_arguments`): one kernel serves all launches, whatever they hand in.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kmem.codegen.definitions import write_definition
 from kmem.codegen.epilogue import Epilogue
-from kmem.records import content_hash
 
 #: Elements of the inner tuples of a port's steps.
 STEPS_ALONG = ("outer batches", "inner batches", "rows", "columns")
@@ -100,30 +97,12 @@ def port_arguments(
 def hand_in(
     kernels: Sequence[tuple[str, str]], functions: Functions
 ) -> tuple[tuple[str, str], ...]:
-    """Kernels with ports under names of their own, after the functions that they are handed."""
-    names = {name: ported_name((name, text), functions) for name, text in kernels}
-    pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+    """Kernels with ports, after the functions that they are handed."""
     filled = [(port, chain) for port, chain in functions.items() if chain.statements]
     written = [helper for _, chain in filled for helper in chain.helpers]
     written += [write_function(port, chain) for port, chain in filled]
     written += [write_place(chain) for _, chain in filled if chain.places]
-    written += [
-        (names[name], pattern.sub(lambda match: names[match[0]], text)) for name, text in kernels
-    ]
-    return tuple(dict.fromkeys(written))
-
-
-def ported_name(kernel: tuple[str, str], functions: Functions) -> str:
-    """What a kernel, given as name and text, is called where these are handed in."""
-    name, text = kernel
-    suffixes = [
-        chain.suffix
-        for port, chain in functions.items()
-        if chain.statements and re.search(rf"\b{port.function}\b", text)
-    ]
-    if len(suffixes) > 1:
-        return f"{name}_{content_hash(*suffixes)[:8]}"
-    return name + "".join(suffixes)
+    return tuple(dict.fromkeys((*written, *kernels)))
 
 
 def _function_name(port: Port, chain: Epilogue) -> str:

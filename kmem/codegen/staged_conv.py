@@ -264,7 +264,7 @@ def _write_product(detail: Convolution, knobs: StagedSettings) -> str:
     tiles = padded_out // knobs.block_co * ceil_div(detail.positions, knobs.block_p)
     widen = "False" if knobs.terms == 3 else "x.is_cpu"
     return write_launch(
-        f"kmem_staged_conv{detail.epilogue.suffix}",
+        "kmem_staged_conv",
         tiles * detail.batches,
         "high, low, exponents, w_high, w_low, w_exponents, out",
         *output_arguments(detail),

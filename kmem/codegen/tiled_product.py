@@ -20,7 +20,7 @@ from kmem.codegen.matmul import (
     triangle_arguments,
     write_launcher,
 )
-from kmem.codegen.ports import hand_in, ported_name
+from kmem.codegen.ports import hand_in
 from kmem.codegen.product_sites import find_products
 from kmem.codegen.product_tuning import (
     TileLoop,
@@ -159,7 +159,7 @@ class TiledProducts(Recipe):
         knobs = _knobs(product, settings)
         tiles_m, tiles_n = tile_count(product, knobs)
         launch = write_launch(
-            ported_name(TILE_MATMUL, functions_of(product)),
+            TILE_MATMUL[0],
             tiles_m * tiles_n * knobs.splits * product.batches,
             "a, b, target",
             *output_arguments(product),

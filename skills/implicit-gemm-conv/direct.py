@@ -187,7 +187,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         f"FLIPPED={detail.flipped}, BLOCK={packing_block(padded_k)}",
     )
     multiply = write_launch(
-        f"kmem_direct_conv{detail.epilogue.suffix}",
+        "kmem_direct_conv",
         tiles * detail.batches,
         "x, packed, out",
         *output_arguments(detail),

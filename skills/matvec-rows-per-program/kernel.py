@@ -183,7 +183,7 @@ def emit_matvec(product: Product, knobs: MatvecSettings) -> Emission:
     roles = roles_of(product)
     matrix, vector = roles.steps, roles.vector_steps
     launch = write_launch(
-        f"kmem_matvec{product.epilogue.suffix}",
+        "kmem_matvec",
         ceil_div(roles.lines, knobs.block_l) * knobs.splits * product.batches,
         f"{'a, b' if roles.matrix_is_a else 'b, a'}, target",
         *output_arguments(product),

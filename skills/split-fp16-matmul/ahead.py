@@ -85,7 +85,7 @@ def _write_product(
 ) -> str:
     tiles_m, tiles_n = tile_count(product, knobs)
     return write_launch(
-        f"kmem_parts_matmul{product.epilogue.suffix}",
+        "kmem_parts_matmul",
         tiles_m * tiles_n * knobs.splits * product.batches,
         "a_high, a_low, a_exponents, b_high, b_low, b_exponents, target",
         *output_arguments(product),
@@ -110,7 +110,7 @@ def _write_mending(
     width = min(MEND_WIDTH, next_power_of_two(tiles_n))
     tiles = a.padded_lines // mend_m * ceil_div(tiles_n, width)
     return write_launch(
-        f"kmem_mend_tiles{product.epilogue.suffix}",
+        "kmem_mend_tiles",
         tiles * knobs.splits * product.batches,
         "a, b, a_states, b_states, target",
         *output_arguments(product),

@@ -109,7 +109,7 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
         f"found = torch.empty({size}, {places})",
         f"squares = torch.empty({size}, {places})" if detail.is_norm else "squares = found",
         write_launch(
-            f"kmem_nhwc_statistics{before.suffix}",
+            "kmem_nhwc_statistics",
             blocks * parts,
             f"{read_pointers(detail, knobs)}, found, squares",
             *port_arguments(AFTER, before, steps),
@@ -180,7 +180,7 @@ def write_finish(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             "device=x.device",
         ),
         write_launch(
-            f"kmem_nhwc_finish{chain.suffix}",
+            "kmem_nhwc_finish",
             base.batches * tiles,
             f"{read_pointers(detail, knobs)}, out",
             *port_arguments(AFTER, chain, operand_steps),

@@ -32,7 +32,6 @@ class _Source:
     kernel: str
     pointers: str
     given: tuple[str, ...]
-    suffix: str
     tiles: int
     tile: tuple[int, int]
     warps: int
@@ -72,8 +71,7 @@ def write_staging(detail: VendorConv, knobs: VendorSettings) -> list[str]:
         f"SCALED={knobs.is_scaled(detail)}",
     )
     tiles = base.groups * ceil_div(padded, block_c) * ceil_div(base.inputs, block_p)
-    suffix = detail.prologue.suffix
-    source = _Source("stage", "x", given, suffix, tiles, (block_c, block_p), 4)
+    source = _Source("stage", "x", given, tiles, (block_c, block_p), 4)
     return _write(detail, knobs, source)
 
 
@@ -90,7 +88,7 @@ def write_passing(before: VendorConv, detail: VendorConv, knobs: VendorSettings)
     positions = prod(whole_windows(before, before.base.window))
     tiles = ceil_div(padded, block_c) * ceil_div(positions, block_p)
     pointers = read_pointers(before, knobs, BEFORE)
-    source = _Source("pass", pointers, given, chain.suffix, tiles, (block_c, block_p), knobs.warps)
+    source = _Source("pass", pointers, given, tiles, (block_c, block_p), knobs.warps)
     return _write(detail, knobs, source)
 
 
@@ -106,7 +104,7 @@ def _write(detail: VendorConv, knobs: VendorSettings, source: _Source) -> list[s
         write_call("staged = torch.empty_strided", allocated, *placed),
         f"largest = {largest if is_scaled else 'staged  # not written'}",
         write_launch(
-            f"kmem_nhwc_{source.kernel}{source.suffix}",
+            f"kmem_nhwc_{source.kernel}",
             base.images * tiles,
             f"{source.pointers}, largest, staged",
             *source.given,
@@ -122,7 +120,7 @@ def _write(detail: VendorConv, knobs: VendorSettings, source: _Source) -> list[s
         *statements,
         f"exponents = torch.empty({base.images}, dtype=torch.int32, device=x.device)",
         write_launch(
-            f"kmem_nhwc_re{source.kernel}{source.suffix}",
+            f"kmem_nhwc_re{source.kernel}",
             base.images * parts,
             f"{source.pointers}, largest, exponents, staged",
             *source.given,
