@@ -1,7 +1,6 @@
 """How long each GPU of a bench was in use, from the holds of its lease."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from kmem.bench.utilisation import (
     measure_utilisation,
     read_holds,
 )
-from kmem.cli.actions.bench import Running, _keep_use
+from kmem.cli.actions.bench import _keep_use
 from kmem.host.lease import HOLDS_VARIABLE, GpuLease
 
 
@@ -32,8 +31,7 @@ def test_each_piece_of_a_bench_keeps_a_line_and_tells_it(
 ) -> None:
     holds = {"GPU-1": [(0.0, 85.0, True), (95.0, 100.0, False)], "GPU-2": []}
     for piece in (holds, {}):
-        running = Running(lambda problem, on_stage, stop: None, 2, lambda piece=piece: piece)
-        _keep_use(tmp_path, running, time.monotonic() - 100)
+        _keep_use(tmp_path, 100.0, piece)
     first, second = map(json.loads, (tmp_path / FILE).read_text().splitlines())
     assert [(each["gpu"], each["share"]) for each in first["gpus"]] == [("GPU-1", 0.9)]
     assert second["gpus"] == [] and first["wall_s"] >= 100

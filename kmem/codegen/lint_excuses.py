@@ -7,13 +7,10 @@ from kmem.host.syntax import parse_python
 
 
 def excuse_rules(text: str) -> str:
-    """A comment that excuses what kernels in a text do for a reason; empty if they do nothing."""
+    """Comments that excuse what kernels in a text do for a reason; empty if they do nothing."""
     nodes = list(ast.walk(parse_python(text)))
     found = [(rule, reason) for rule, reason, breaks in _RULES if any(map(breaks, nodes))]
-    if not found:
-        return ""
-    rules, reasons = zip(*found, strict=True)
-    return f"# ruff: noqa: {', '.join(rules)} - {'; '.join(reasons)}\n"
+    return "".join(f"# ruff: noqa: {rule} - {reason}\n" for rule, reason in found)
 
 
 def _compares_with_itself(node: ast.AST) -> bool:

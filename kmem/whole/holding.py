@@ -53,6 +53,10 @@ class OpenModel:
     def root(self) -> Path:
         return self.directory.root
 
+    def file(self, piece: str) -> Path:
+        """The problem file of a piece."""
+        return self.root / "pieces" / f"{piece}.py"
+
 
 def begin(model: OpenModel, state: ModelState, spent_s: float = 0.0) -> ModelState:
     """Time the model and its baselines, and hold it to itself as it will be held in the end.
