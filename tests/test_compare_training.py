@@ -50,6 +50,7 @@ def test_a_curve_with_kernels_is_held_to_eagers_noise(
     composed_of(str(place), tmp_path, KERNEL.format(by=by), backward=True)
     words = [str(place), "--run", str(tmp_path / "composed"), "--out", str(out), "--steps", "9"]
     monkeypatch.setattr("sys.argv", [str(TOOL), *words, "--rate", "1e-2"])
+    monkeypatch.setenv("KMEM_STRICT", "1")  # the tool sets it, and the tests after this one run on
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(TOOL), run_name="__main__")
     found = json.loads((out / "verdict.json").read_text(encoding="utf-8"))
