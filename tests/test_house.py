@@ -3,6 +3,7 @@
 import ast
 import io
 import re
+import subprocess
 import tokenize
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -17,6 +18,12 @@ PACKAGE = ROOT / "kmem"
 WRITTEN = ("kmem", "skills", "tools", "tests")
 #: Documents for people, beside every docstring and comment.
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "db/README.md", "docs/*.md")
+#: Rooms and files of the repository.
+TOP = {
+    *("kmem", "skills", "db", "problems", "tests", "tools", "docs", ".ci"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile"),
+    *("pyproject.toml", "constraints.txt", ".gitignore"),
+}
 MOST_LINES = 400
 MOST_FILES_AT_THE_TOP = 14
 MOST_TARGETS = 2
@@ -76,6 +83,13 @@ def test_no_module_is_longer_than_400_lines() -> None:
         for path in python_files("kmem")
     }
     assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
+
+
+def test_nothing_lies_beside_the_rooms_that_the_user_knows() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    assert {name.split("/", 1)[0] for name in listed.stdout.splitlines()} == TOP
 
 
 def test_few_files_lie_at_the_top() -> None:

@@ -11,7 +11,7 @@
 Winners are of problems/, or of the PATHs that are named, such as problems/softmax and
 KernelBench/level1 KernelBench/level2 KernelBench/level3; directories take turns. Kernels come from
 db/evidence or are what recipes write first; there is no search. Prints a row for each thing
-checked, and rewrites shipped.json under $OUT (default: the working directory) at each, so that a
+checked, and rewrites shipped.json under $OUT (default: runs) at each, so that a
 call that is cut short leaves what it had; ends with 1 if anything failed. `--dry` does the same
 without a GPU: small sizes, in the interpreter, and no times.
 """
@@ -74,7 +74,7 @@ def main() -> None:
         print(json.dumps(WORKERS[options.paths[0]](*options.paths[1:])))
         return
     began = time.monotonic()
-    kept = Kept(Path(os.environ.get("OUT", ".")) / "shipped.json")
+    kept = Kept(Path(os.environ.get("OUT", "runs")) / "shipped.json")
     parts = list(PARTS) if options.part == "all" else [options.part]
     with tempfile.TemporaryDirectory(prefix="kmem-shipped-") as place:
         os.environ["KMEM_DB"] = str(Path(place) / "kmem.db")
@@ -92,6 +92,7 @@ class Kept:
     """What is known so far, in a file that holds all of it at every moment."""
 
     def __init__(self, place: Path) -> None:
+        place.parent.mkdir(parents=True, exist_ok=True)
         self._place = place
         self._turn = threading.Lock()
         self.told: dict[str, Any] = {}

@@ -49,7 +49,7 @@ from kmem.run.single import Case, Terms, judge_case
 
 ROOT = Path(__file__).resolve().parent.parent
 #: On a lent GPU machine only what lies under $OUT comes back.
-OUT = Path(os.environ.get("OUT", ".")) / "judged_winners.jsonl"
+OUT = Path(os.environ.get("OUT", "runs")) / "judged_winners.jsonl"
 #: What the row of a problem says that has no winner, or whose winner is written no more.
 NONE, LOST = "no winner", "not written"
 TARGET = "h200"
