@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kmem
-from kmem.codegen.constants import BEGIN, CONSTANT, END
+from kmem.codegen.module.constants import BEGIN, CONSTANT, END
 from kmem.deploy.entries import Wide, describe_computation
 from kmem.deploy.formulas import fit_texts
 from kmem.deploy.installing import _kernels_between

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kmem.codegen.constants import source_at
+from kmem.codegen.module.constants import source_at
 from kmem.deploy.package import Package, export_package
 from kmem.devices import detect_device, named_target
 from kmem.explore.recipes.author import RecipeAuthor

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kmem.codegen.constants import BEGIN, END, keeps_constants
+from kmem.codegen.module.constants import BEGIN, END, keeps_constants
 from kmem.deploy.entries import Wide, describe_computation
 from kmem.deploy.formulas import fit_numbers, fit_texts
 from kmem.deploy.shipped.between import text_at

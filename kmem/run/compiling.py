@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from kmem.codegen.constants import source_at
+from kmem.codegen.module.constants import source_at
 from kmem.errors import ProfilerError
 from kmem.measure.examine.compiled import CompiledForward
 from kmem.problem.traced import TracedProblem

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TypeVar
 
-from kmem.codegen.module import with_evidence
+from kmem.codegen.module.assemble import with_evidence
 from kmem.errors import OutputError
 from kmem.records import (
     Attempt,

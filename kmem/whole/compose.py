@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kmem.codegen.library_calls import write_arg, write_call, write_constant
+from kmem.codegen.module.library_calls import write_arg, write_call, write_constant
 from kmem.problem.graph import DEVICE, Node, OpGraph
 from kmem.problem.operators.table import find_operator
 from kmem.run.directory import RunDirectory

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kmem.codegen.library_calls import write_arg, write_call, write_constant
+from kmem.codegen.module.library_calls import write_arg, write_call, write_constant
 from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.records import TensorSpec
 from kmem.whole.free_sizes import Sizes, fixed_sizes, with_sizes

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kmem.codegen.module import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
 from kmem.explore.recipes.cover import find_options
 from kmem.explore.recipes.writing import write_kernel
 from kmem.interfaces import Assignment
