@@ -53,6 +53,15 @@ FLOORS_WITHIN = {
         ("rows", "scans", "products", "convolutions"),
         ("module",),
     ),
+    "run": (
+        ("directory",),
+        ("setup",),
+        ("state", "report"),
+        ("evaluation",),
+        ("stages",),
+        ("loop",),
+        ("ahead", "perform", "replay"),
+    ),
 }
 RANK = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 HEAVY = {"torch", "triton", "openai", "anthropic", "sentence_transformers", "sqlite_utils", "mcp"}

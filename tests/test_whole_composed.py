@@ -24,7 +24,7 @@ from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.load import execute_problem, load_problem
 from kmem.records import Contract, Precision
 from kmem.run.directory import RunDirectory
-from kmem.run.settings import RunSettings
+from kmem.run.setup.settings import RunSettings
 from kmem.whole.binding import Composed, SegmentForward, bind
 from kmem.whole.capture import build_real, capture
 from kmem.whole.clock import Clock, Wanted, time_whole

@@ -17,7 +17,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Budget, RunState
 from kmem.run.directory import RunDirectory
-from kmem.run.settings import RunSettings
+from kmem.run.setup.settings import RunSettings
 from kmem.whole.optimizing import _go_through_pieces, optimize_model
 from kmem.whole.state import ModelSettings, PieceState, PieceStatus, read_state
 from kmem.whole.trying import PieceCrew, Trials

@@ -12,7 +12,7 @@ from test_whole_composed import composed_of
 import kmem
 from kmem.errors import OutputError, ProblemError
 from kmem.plugins import Registry
-from kmem.run.settings import RunSettings
+from kmem.run.setup.settings import RunSettings
 from kmem.whole import at_shapes
 from kmem.whole.at_shapes import AskedShapes, optimize_at_shapes, read_asked
 from kmem.whole.capture import build_real

@@ -41,8 +41,8 @@ from kmem.records import (
     Task,
     Timing,
 )
-from kmem.run.result import Result
-from kmem.run.session import Session, open_session
+from kmem.run.report.result import Result
+from kmem.run.setup.session import Session, open_session
 
 GPU = torch.cuda.is_available()
 ROOT = Path(__file__).resolve().parent.parent

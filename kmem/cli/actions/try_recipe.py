@@ -16,7 +16,7 @@ from kmem.problem.trace import trace_problem
 from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.records import Contract, Device, Measurement, Problem, Status, TensorSpec
-from kmem.run.single import Terms, judge_case, make_case
+from kmem.run.evaluation.single import Terms, judge_case, make_case
 from kmem.skills import Skill, load_recipe
 
 

@@ -26,7 +26,7 @@ from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
 from kmem.problem.traced import TracedProblem
 from kmem.records import Kernel, Move, Problem, Task
-from kmem.run.session import Session, open_session, versions
+from kmem.run.setup.session import Session, open_session, versions
 
 
 @dataclass(frozen=True, slots=True)
