@@ -62,6 +62,17 @@ FLOORS_WITHIN = {
         ("loop",),
         ("ahead", "perform", "replay"),
     ),
+    "whole": (
+        ("process", "turns", "state"),
+        ("graphs",),
+        ("cutting",),
+        ("accounting", "composing"),
+        ("proving",),
+        ("holding", "report", "result"),
+        ("trying",),
+        ("optimizing",),
+        ("at_shapes",),
+    ),
 }
 RANK = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 HEAVY = {"torch", "triton", "openai", "anthropic", "sentence_transformers", "sqlite_utils", "mcp"}

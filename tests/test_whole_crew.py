@@ -96,8 +96,10 @@ def test_a_model_whose_pieces_run_on_workers_is_put_together_here(
 ) -> None:
     monkeypatch.setenv("KMEM_DB", str(tmp_path / "kmem.db"))
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
-    monkeypatch.setattr("kmem.whole.cut.MOST_HEAVY", 1)  # so that small modules are two pieces
-    monkeypatch.setattr("kmem.whole.cut._HEAVY_NAMES", ("softmax", "sigmoid"))
+    monkeypatch.setattr(
+        "kmem.whole.cutting.cut.MOST_HEAVY", 1
+    )  # so that small modules are two pieces
+    monkeypatch.setattr("kmem.whole.cutting.cut._HEAVY_NAMES", ("softmax", "sigmoid"))
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     file, out, said = tmp_path / "two.py", tmp_path / "out", []
     file.write_text(MODEL, encoding="utf-8")

@@ -13,8 +13,8 @@ from kmem.problem.bound import part_bound
 from kmem.problem.breakdown import Breakdown, TimePart
 from kmem.problem.graph import Node
 from kmem.records import Contract, Device
-from kmem.whole.capture import Captured
-from kmem.whole.pieces import Cost, PieceGroup, operator_name
+from kmem.whole.cutting.pieces import Cost, PieceGroup, operator_name
+from kmem.whole.graphs.capture import Captured
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 #: Levels of submodules that are told by name.

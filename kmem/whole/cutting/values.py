@@ -15,8 +15,8 @@ from kmem.problem.evaluate import evaluate_node
 from kmem.problem.graph import OpGraph, Placeholder
 from kmem.problem.work import node_work
 from kmem.records import Precision, TensorSpec
-from kmem.whole.capture import Captured, build_real
-from kmem.whole.source import Built, ModelSource
+from kmem.whole.graphs.capture import Captured, build_real
+from kmem.whole.graphs.source import Built, ModelSource
 
 #: Most elements of parameters, and multiply-adds of a forward, for which values are looked at.
 MOST_PARAMETERS = 3 * 10**8

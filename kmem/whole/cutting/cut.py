@@ -14,9 +14,9 @@ from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.row import Convolution, Product, Reduction, Scan
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.records import TensorSpec
-from kmem.whole.drawing import is_random
-from kmem.whole.loops import find_loops
-from kmem.whole.tidying import changes_what_it_reads
+from kmem.whole.cutting.loops import find_loops
+from kmem.whole.graphs.drawing import is_random
+from kmem.whole.graphs.tidying import changes_what_it_reads
 
 #: Heavy operators of a piece: an attention has its four projections and the attention itself.
 MOST_HEAVY = 6

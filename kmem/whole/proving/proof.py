@@ -1,8 +1,9 @@
 """A composed model held to its model: right by the accuracy contract, and faster as a whole.
 
-It runs in a process of its own (`python -m kmem.whole.proof`), for a kernel may crash, and the
-interpreter must be chosen before Triton is imported. The judge has proved each kernel alone; here
-the model as a whole errs at most twice as much as eager does against float64, on inputs drawn anew.
+It runs in a process of its own (`python -m kmem.whole.proving.proof`), for a kernel may crash, and
+the interpreter must be chosen before Triton is imported. The judge has proved each kernel alone;
+here the model as a whole errs at most twice as much as eager does against float64, on inputs drawn
+anew.
 
 - On a GPU the kernels run as they will, and are timed in pairs with the model and the best other
   ways to run it, and with and without pieces.
@@ -23,11 +24,13 @@ from kmem.measure.oracle.correctness import error_floor, is_within, measure_erro
 from kmem.problem.operators.row import Convolution
 from kmem.problem.operators.table import find_operator
 from kmem.records import Precision
-from kmem.whole.binding import Composed, bind, read_composed
-from kmem.whole.capture import Captured, build_real, capture
-from kmem.whole.clock import EAGER, GRAPH, Wanted, is_graph, time_whole
-from kmem.whole.drawing import undrawable
-from kmem.whole.oracle import (
+from kmem.whole.composing.binding import Composed, bind, read_composed
+from kmem.whole.graphs.capture import Captured, build_real, capture
+from kmem.whole.graphs.drawing import undrawable
+from kmem.whole.graphs.source import Built, read_source
+from kmem.whole.process import answer, ask
+from kmem.whole.proving.clock import EAGER, GRAPH, Wanted, is_graph, time_whole
+from kmem.whole.proving.oracle import (
     call,
     copied,
     generators,
@@ -40,10 +43,8 @@ from kmem.whole.oracle import (
     set_generators,
     traced_results,
 )
-from kmem.whole.process import answer, ask
-from kmem.whole.source import Built, read_source
 
-_MODULE = "kmem.whole.proof"
+_MODULE = "kmem.whole.proving.proof"
 #: Elements made by all nodes of a forward up to which the interpreter ends in about a minute.
 MOST_INTERPRETED = 200_000
 LONGEST_PROOF_S = 900.0
@@ -52,7 +53,7 @@ _WHY_NOT_TRACED = "what Python keeps or draws is fixed in it; keep it in buffers
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is to be proved: a composed directory of a model that is named as in source.py."""
+    """What is to be proved: a composed directory of a model, named as in graphs/source.py."""
 
     model: str
     inputs: tuple[str, ...]

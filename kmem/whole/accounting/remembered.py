@@ -7,7 +7,7 @@ from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.store import Memory
 from kmem.problem.graph import graph_sizes
 from kmem.records import Contract, Device
-from kmem.whole.pieces import PieceGroup
+from kmem.whole.cutting.pieces import PieceGroup
 
 
 def remembered_pieces(

@@ -17,9 +17,9 @@ from torch import nn
 
 from kmem.errors import first_line
 from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.whole.binding import Composed, ModelHandle, bind
-from kmem.whole.oracle import training_step
-from kmem.whole.source import Built
+from kmem.whole.composing.binding import Composed, ModelHandle, bind
+from kmem.whole.graphs.source import Built
+from kmem.whole.proving.oracle import training_step
 from kmem.whole.turns import gpu_alone
 
 Call = Callable[[], object]

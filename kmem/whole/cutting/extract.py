@@ -7,12 +7,12 @@ from typing import Any
 from kmem.problem.graph import OpGraph
 from kmem.records import Precision
 from kmem.run.directory import RunDirectory
-from kmem.whole.capture import Captured
-from kmem.whole.free_sizes import find_sizes
-from kmem.whole.pieces import PieceGroup
-from kmem.whole.source import ModelSource
-from kmem.whole.values import Spread, look_at_values
-from kmem.whole.write_piece import Facts, write_problem_file
+from kmem.whole.cutting.free_sizes import find_sizes
+from kmem.whole.cutting.pieces import PieceGroup
+from kmem.whole.cutting.values import Spread, look_at_values
+from kmem.whole.cutting.write_piece import Facts, write_problem_file
+from kmem.whole.graphs.capture import Captured
+from kmem.whole.graphs.source import ModelSource
 
 
 def write_pieces(

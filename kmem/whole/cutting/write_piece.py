@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from kmem.codegen.module.library_calls import write_arg, write_call, write_constant
 from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.records import TensorSpec
-from kmem.whole.free_sizes import Sizes, fixed_sizes, with_sizes
-from kmem.whole.values import Spread, usual_spread
+from kmem.whole.cutting.free_sizes import Sizes, fixed_sizes, with_sizes
+from kmem.whole.cutting.values import Spread, usual_spread
 
 _FILE = '''\
 """{title}"""

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from kmem.errors import ProblemError, first_line
-from kmem.whole.source import Built, ModelSource
+from kmem.whole.graphs.source import Built, ModelSource
 
 #: Elements of parameters up to which a model is built and run for its shapes.
 MOST_PARAMETERS = 10**9

@@ -19,12 +19,12 @@ from kmem.errors import ExecutorError
 from kmem.problem.evaluate import evaluate_node
 from kmem.problem.graph import OpGraph
 from kmem.records import Contract, Device, Precision
-from kmem.whole.capture import Captured, build_real, capture
-from kmem.whole.pieces import Cost, estimate_cost
+from kmem.whole.cutting.pieces import Cost, estimate_cost
+from kmem.whole.cutting.values import given_values
+from kmem.whole.graphs.capture import Captured, build_real, capture
+from kmem.whole.graphs.source import Built, ModelSource, read_source
 from kmem.whole.process import answer, ask
-from kmem.whole.source import Built, ModelSource, read_source
 from kmem.whole.turns import gpu_alone
-from kmem.whole.values import given_values
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def measure_cost(
         "precision": precision.value,
         "device": device,
     }
-    found = ask("kmem.whole.measured", asked, gpu=device == "cuda", timeout_s=_TIMEOUT_S)
+    found = ask("kmem.whole.accounting.measured", asked, gpu=device == "cuda", timeout_s=_TIMEOUT_S)
     launches = tuple((name, ms) for name, ms in found["launches"])
     return Cost((found["nodes"],), False, found["wall_ms"], launches)
 

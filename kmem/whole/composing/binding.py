@@ -20,10 +20,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from kmem.errors import OutputError
-from kmem.whole.capture import inner_hooks
-from kmem.whole.compose import GRAPH, KERNELS, MANIFEST
-from kmem.whole.in_place import BoundForward, Standing
-from kmem.whole.recompute import run_recomputed
+from kmem.whole.composing.compose import GRAPH, KERNELS, MANIFEST
+from kmem.whole.composing.in_place import BoundForward, Standing
+from kmem.whole.composing.recompute import run_recomputed
+from kmem.whole.graphs.capture import inner_hooks
 
 #: What is known of a tensor among the arguments: its shape, strides and dtype.
 _TENSOR = 3

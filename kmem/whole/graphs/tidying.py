@@ -13,7 +13,7 @@ import torch
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
 from kmem.problem.operators.table import find_operator
 from kmem.records import TensorSpec
-from kmem.whole.drawing import is_random
+from kmem.whole.graphs.drawing import is_random
 
 _DROPOUTS = tuple(
     f"aten.{name}.default"

@@ -16,8 +16,14 @@ from torch.utils import _pytree as pytree
 
 from kmem.errors import OutputError
 from kmem.run.directory import RunDirectory
-from kmem.whole.binding import Composed, ModelHandle, SegmentForward, forwards_of, read_composed
-from kmem.whole.in_place import BoundForward, Standing
+from kmem.whole.composing.binding import (
+    Composed,
+    ModelHandle,
+    SegmentForward,
+    forwards_of,
+    read_composed,
+)
+from kmem.whole.composing.in_place import BoundForward, Standing
 
 TABLE = "table.json"
 #: Shapes that a call was not made for are told beside so many that it could have been made for.

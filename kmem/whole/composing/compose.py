@@ -16,12 +16,12 @@ from kmem.codegen.module.library_calls import write_arg, write_call, write_const
 from kmem.problem.graph import DEVICE, Node, OpGraph
 from kmem.problem.operators.table import find_operator
 from kmem.run.directory import RunDirectory
-from kmem.whole.capture import Captured, Segment
-from kmem.whole.cut import Piece
-from kmem.whole.drawing import is_random
-from kmem.whole.pieces import PieceGroup
-from kmem.whole.tidying import changes_what_it_reads
-from kmem.whole.write_piece import python_name, renamed
+from kmem.whole.cutting.cut import Piece
+from kmem.whole.cutting.pieces import PieceGroup
+from kmem.whole.cutting.write_piece import python_name, renamed
+from kmem.whole.graphs.capture import Captured, Segment
+from kmem.whole.graphs.drawing import is_random
+from kmem.whole.graphs.tidying import changes_what_it_reads
 
 MANIFEST = "composed.json"
 GRAPH, KERNELS = "graph.py", "kernels"

@@ -18,10 +18,10 @@ from kmem.measure.oracle.forward import widen
 from kmem.measure.oracle.widening import Widening
 from kmem.problem.evaluate import evaluate_graph
 from kmem.problem.graph import Node, Placeholder
-from kmem.whole.capture import Captured
-from kmem.whole.drawing import drawn_again, is_random, numbers_of
-from kmem.whole.source import Built
-from kmem.whole.values import given_values, state_of
+from kmem.whole.cutting.values import given_values, state_of
+from kmem.whole.graphs.capture import Captured
+from kmem.whole.graphs.drawing import drawn_again, is_random, numbers_of
+from kmem.whole.graphs.source import Built
 
 #: Tensors by what people call them: "output 0", "buffer norm.running_mean".
 Results = dict[str, torch.Tensor]

@@ -30,9 +30,9 @@ from kmem.problem.fake import (
 from kmem.problem.graph import OpGraph
 from kmem.problem.trace import Untraceable, export_reason, read_flat_program
 from kmem.records import Precision
-from kmem.whole.observe import Call, observe_calls
-from kmem.whole.source import Built, ModelSource
-from kmem.whole.tidying import tidied
+from kmem.whole.graphs.observe import Call, observe_calls
+from kmem.whole.graphs.source import Built, ModelSource
+from kmem.whole.graphs.tidying import tidied
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from kmem.problem.bound import graph_bound, node_cost_ms, part_bound
 from kmem.problem.graph import Node, OpGraph
 from kmem.records import Contract, Device
-from kmem.whole.capture import Captured
-from kmem.whole.cut import Piece, cut
+from kmem.whole.cutting.cut import Piece, cut
+from kmem.whole.graphs.capture import Captured
 
 #: What a kernel for a piece reaches of its bound before anything is known. Source: the median of 54
 #: winners of runs on KernelBench level 2, one H200, 2026-11-22.
