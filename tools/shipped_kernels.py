@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kmem.codegen.constants import source_at
+from kmem.codegen.module.constants import source_at
 from kmem.deploy.package import Package, export_package
 from kmem.devices import detect_device, named_target
 from kmem.explore.recipes.author import RecipeAuthor
@@ -41,8 +41,8 @@ from kmem.records import (
     Task,
     Timing,
 )
-from kmem.run.result import Result
-from kmem.run.session import Session, open_session
+from kmem.run.report.result import Result
+from kmem.run.setup.session import Session, open_session
 
 GPU = torch.cuda.is_available()
 ROOT = Path(__file__).resolve().parent.parent

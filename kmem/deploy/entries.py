@@ -24,7 +24,7 @@ from kmem.problem.graph import OpGraph
 from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
 from kmem.records import Measurement, Precision, Problem, TensorSpec
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 
 #: The last element that a signed 32-bit offset reaches.
 _MAX_OFFSET = 2**31 - 1
