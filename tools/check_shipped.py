@@ -35,7 +35,13 @@ from typing import Any, TypeAlias
 if "--dry" in sys.argv:  # read when triton is imported
     os.environ["TRITON_INTERPRET"] = "1"
 
-from shipped_buckets import BUCKETS, at_shape, bucket_worker, shapes_of, tell_buckets
+from shipped_buckets import (
+    BUCKETS,
+    at_shape,
+    bucket_worker,
+    shapes_of,
+    tell_buckets,
+)
 from shipped_checks import DEVICE, check_package
 from shipped_kernels import GPU, ROOT, at_small_sizes, make_package, write_kernels
 
@@ -57,6 +63,8 @@ WORKERS_AT_ONCE = max(2, len(os.sched_getaffinity(0)) - 2)
 Part: TypeAlias = Callable[[argparse.Namespace, Path, Callable[[Any], None]], None]
 #: Of the time of the buckets, after which no further shape is prepared.
 PREPARING = 0.5
+#: Kernels of a problem that may be tried until one is right.
+KERNELS = 4
 
 
 def main() -> None:
@@ -249,15 +257,22 @@ def winner_worker(file: str, place: str) -> Iterator[dict[str, Any]]:
 
 
 def check_winner(problem: Problem, place: str) -> dict[str, Any]:
-    """What became of each check of a problem's winner, or why there is none to check."""
+    """What became of each check of a problem's winner, or why there is none to check.
+
+    Nobody has judged what recipes write here: of a few kernels the first is taken whose values are
+    right.
+    """
     try:
         with Memory() as memory:
-            kernels = write_kernels(problem, memory, 1)
-        if not kernels:
-            return {"skipped": "no recipe writes it"}
+            kernels = write_kernels(problem, memory, KERNELS)
         if not GPU:
             problem = at_small_sizes(problem, Path(place) / "small.py")
-        return check_package(make_package([(problem, kernels[0])], Path(place), "shipped"))
+        for number, kernel in enumerate(kernels):
+            package = make_package([(problem, kernel)], Path(place) / str(number), "shipped")
+            row = check_package(package)
+            if "wrong" not in row:
+                return row
+        return {"skipped": f"of {len(kernels)} kernels that recipes write none is right"}
     except KmemError as ex:
         return {"skipped": str(ex).splitlines()[0]}
 
@@ -279,7 +294,7 @@ def check_buckets(options: argparse.Namespace, place: Path, keep: Callable[[Any]
             for number in range(workers)
         ]
         stack.enter_context(_ended_at(options.ends, asked))
-        told["prepared"] = [next(each.answers, None) or each.fault() for each in asked]
+        told["prepared"] = [next(each.answers, None) or each.failure() for each in asked]
         print("prepared", json.dumps(told["prepared"]), flush=True)
         for each in asked:
             if time.monotonic() > options.ends - LEAST_SECONDS:
@@ -289,6 +304,7 @@ def check_buckets(options: argparse.Namespace, place: Path, keep: Callable[[Any]
                 rows[row.pop("of")].append(row)
                 print(json.dumps(row), flush=True)
                 keep(told | {name: {"rows": found} for name, found in rows.items()})
+            told |= each.failure()
     for name, found in rows.items():
         told[name] = tell_buckets(name, found, place / "tables")
         print(name, {key: value for key, value in told[name].items() if key != "rows"}, flush=True)
@@ -325,9 +341,10 @@ class Conversation:
             self._process.stdin.write("\n")
             self._process.stdin.flush()
 
-    def fault(self) -> dict[str, str]:
-        """What is said of a process that has ended without an answer."""
-        self._process.wait()
+    def failure(self) -> dict[str, str]:
+        """What a process said that has ended because it failed; empty for any other."""
+        if self._process.wait() <= 0:  # those below are ended from here
+            return {}
         self._said.seek(0)
         return {"worker": f"FAILED({self._said.read().strip().splitlines()[-1:]})"}
 

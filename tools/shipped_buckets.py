@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,15 +144,16 @@ def prepare(name: str, shape: Any, place: Path) -> Prepared:
     repeats = 1
     if GPU:
         with torch.no_grad():
-            repeats = calls_for(lambda: model(*inputs))
-            calls["eager"] = captured_calls(lambda: model(*inputs), repeats)
+            repeats = calls_for(partial(model, *inputs))
+            calls["eager"] = captured_calls(partial(model, *inputs), repeats)
             for mode in MODES[name]:
                 torch._dynamo.reset()
-                fast = torch.compile(model, mode=mode)
-                calls[mode or "compile"] = captured_calls(lambda: fast(*inputs), repeats)  # noqa: B023
+                fast = partial(torch.compile(model, mode=mode), *inputs)
+                calls[mode or "compile"] = captured_calls(fast, repeats)
             for package in right:
                 with kmem.apply(model, package):
-                    calls[str(package.directory)] = captured_calls(lambda: model(*inputs), repeats)
+                    call = captured_calls(partial(model, *inputs), repeats)
+                    calls[str(package.directory)] = call
     return Prepared(dict(shape), problem.path, len(kernels), right, calls, repeats)
 
 
@@ -253,7 +255,10 @@ def calls_for(call: Callable[[], object]) -> int:
 
 
 def captured_calls(call: Callable[[], object], repeats: int) -> Callable[[], object]:
-    """So many calls in a row as one CUDA graph: no time of the host is in it."""
+    """So many calls in a row as one CUDA graph: no time of the host is in it.
+
+    What it reads lives as long as it does.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -264,7 +269,11 @@ def captured_calls(call: Callable[[], object], repeats: int) -> Callable[[], obj
     with torch.cuda.graph(graph):
         for _ in range(repeats):
             call()
-    return graph.replay
+
+    def replay(held: Callable[[], object] = call) -> None:
+        graph.replay()
+
+    return replay
 
 
 def latencies_ms(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
