@@ -63,7 +63,7 @@ BUCKETS = {"rms_residual": RMS, "linear_gelu": GELU}
 SHAPES = "rows=1,8,64,512,1000,2048,4096,6000,8192,16384 width=768,1024,2048,4096"
 DRY_SHAPES = "rows=1,20 width=64"
 #: Kernels of a shape that are compared at most, and asked for of each skill.
-_KERNELS, _OF_EACH = 6, 3
+_KERNELS, _OF_EACH = 6, 6
 #: About half a millisecond at the clocks of the cards of today.
 _QUEUEING_CYCLES = 1_000_000
 #: Calls in a row take this long together, or are this many.

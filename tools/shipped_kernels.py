@@ -6,9 +6,9 @@ its values.
 """
 
 import ast
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -47,7 +47,8 @@ from kmem.run.setup.session import Session, open_session
 GPU = torch.cuda.is_available()
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = detect_device() or named_target("h200")
-#: Skills of which kernels are asked, those that move most bytes first; and how many of each.
+#: Skills of which kernels are asked, those that move most bytes first; and how many of each. What
+#: is predicted to be fastest comes first.
 _SKILLS, _OF_EACH = 3, 2
 _TASK = Task(Move.SEED, "", None, 1, "checked as it is shipped")
 
@@ -67,20 +68,18 @@ def write_kernels(
         replace(_TASK, move=Move.RECALL, skill=hit.outcome.skill, choices=hit.outcome.choices)
         for hit in hits[:1]
     ]
-    found = [kernel for task in tasks for kernel in _written(session, task)]
+    found = [candidate for task in tasks for candidate in _written(session, task)]
     if not found:
         largest = sorted(session.writable, key=lambda name: -session.writable[name])
         skills = [*session.rewritten, *largest][:_SKILLS]
-        asked = [
-            _written(session, replace(_TASK, skill=skill, samples=of_each)) for skill in skills
-        ]
-        # the best guess of every skill, then the second ones
-        found = [kernel for each in zip_longest(*asked) for kernel in each if kernel is not None]
-    texts = dict.fromkeys(source_at(each, "full" if GPU else "small") for each in found)
+        tasks = [replace(_TASK, skill=skill, samples=of_each) for skill in skills]
+        asked = [candidate for task in tasks for candidate in _written(session, task)]
+        found = sorted(asked, key=lambda each: each.whole_ms or math.inf)
+    texts = dict.fromkeys(source_at(each.kernel, "full" if GPU else "small") for each in found)
     return [Kernel(text) for text in list(texts)[:most]]
 
 
-def _written(session: Session, task: Task) -> list[Kernel]:
+def _written(session: Session, task: Task) -> list[Candidate]:
     assignment = Assignment(
         traced=session.traced,
         parent=None,
@@ -95,7 +94,7 @@ def _written(session: Session, task: Task) -> list[Kernel]:
         seed=0,
         task=task,
     )
-    return [each.kernel for each in RecipeAuthor().write(assignment)]
+    return RecipeAuthor().write(assignment)
 
 
 def at_small_sizes(problem: Problem, place: Path) -> Problem:

@@ -34,7 +34,10 @@ class RowBodies:
         cheaper: dict[str, str] = {}
         for number in range(passes.pass_count):
             reduces = passes.reduces_of(number)
-            for item in passes.closure(item.read for item in reduces):
+            needed = passes.closure(item.read for item in reduces)
+            # what comes after the last reduction is asked for before the first: its way from memory
+            # would begin when a row's threads have waited for each other
+            for item in needed + passes.shared_loads() * (number == 0):
                 if item.name not in written:
                     lines += passes.write(item, hint)
                     written.add(item.name)

@@ -236,7 +236,10 @@ class _Cost:
         """A kernel of programs that hold a row together and wait once per reduction."""
         waits = self.waves(programs) * _WAIT_S * len(self.reduces)
         hindered = max(self.exposed, self.resident / _QUIET_WAITERS)
-        return self.dram_s(self.read, self.written) + waits * hindered
+        seconds = self.dram_s(self.read, self.written) + waits * hindered
+        if self.region.row_is_contiguous:  # a share of a row is held as a row is
+            return max(seconds, self.waves(programs) * _HELD_S)
+        return seconds
 
     def pipelined_s(self, programs: int, steps: int, reread: float) -> float:
         """A kernel of programs that reduce and programs that write; the second read is from L2."""

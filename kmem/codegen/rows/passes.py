@@ -94,6 +94,20 @@ class RowPasses:
                 needed.update(item.reads if isinstance(item, Map) else ())
         return found[::-1]
 
+    def shared_loads(self) -> list[Load | Map]:
+        """Loads for element stores that do not fill a tile, as of a layer norm's weights.
+
+        They take few registers, while a tile more would take as many as the row itself: too many
+        but where there is a single row.
+        """
+        wanted = self.closure(store.value for store in self.element_stores())
+        return [
+            item
+            for item in wanted
+            if isinstance(item, Load)
+            and not (self.region.kept and self.offsets.covers_tile(item.strides))
+        ]
+
     def element_stores(self) -> list[Store]:
         """The stores of values that change along the row."""
         return [store for store in self.region.stores if not store.is_row]
