@@ -46,7 +46,7 @@ from shipped_checks import DEVICE, check_package
 from shipped_kernels import GPU, ROOT, at_small_sizes, make_package, write_kernels
 
 from kmem.bench.problems import find_problems
-from kmem.deploy.package import Package
+from kmem.deploy.package import Package, find_package
 from kmem.errors import KmemError
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import import_outcomes
@@ -135,7 +135,8 @@ def ask(worker: str, *words: str, ends: float) -> Any:
     except subprocess.TimeoutExpired:
         return {"late": "stopped at the end of its time"}
     if done.returncode:
-        return {"worker": f"FAILED({done.stderr.strip().splitlines()[-1:]})"}
+        said = done.stderr.strip().splitlines()[-1:]
+        return {"worker": f"FAILED(it ended with {done.returncode}: {said})"}
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -229,6 +230,10 @@ def check_winners(options: argparse.Namespace, place: Path, keep: Callable[[Any]
         if enough or options.ends - time.monotonic() < LEAST_SECONDS:
             return
         answer = ask("winner", file, str(place / str(number)), ends=options.ends)
+        package = answer.pop("package", None)
+        if GPU and package is not None:
+            told = ask("ahead", package, ends=options.ends)
+            answer["aoti"] = told.get("aoti", str(told))
         with turn:
             rows.append({"problem": name_of(file), **answer})
             keep(rows)
@@ -256,6 +261,11 @@ def winner_worker(file: str, place: str) -> Iterator[dict[str, Any]]:
     yield check_winner(load_problem(Path(file)), place)
 
 
+def ahead_worker(package: str) -> Iterator[dict[str, Any]]:
+    """What becomes of a winner's package that AOTInductor compiles."""
+    yield check_package(find_package(Path(package)), ahead_of_time_alone=True)
+
+
 def check_winner(problem: Problem, place: str) -> dict[str, Any]:
     """What became of each check of a problem's winner, or why there is none to check.
 
@@ -271,7 +281,7 @@ def check_winner(problem: Problem, place: str) -> dict[str, Any]:
             package = make_package([(problem, kernel)], Path(place) / str(number), "shipped")
             row = check_package(package)
             if "wrong" not in row:
-                return row
+                return row | {"package": str(package.directory)}
         return {"skipped": f"of {len(kernels)} kernels that recipes write none is right"}
     except KmemError as ex:
         return {"skipped": str(ex).splitlines()[0]}
@@ -384,6 +394,7 @@ PARTS: dict[str, Part] = {
 }
 WORKERS: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "winner": winner_worker,
+    "ahead": ahead_worker,
     "bucket": bucket_worker,
 }
 

@@ -35,11 +35,12 @@ LEAST_ERROR = 2e-5
 MOST_BYTES = 1 << 30
 
 
-def check_package(package: Package) -> dict[str, Any]:
+def check_package(package: Package, *, ahead_of_time_alone: bool = False) -> dict[str, Any]:
     """Every check of a package with one kernel, by name: its seconds, or FAILED and why.
 
     Nobody has judged the kernel: for one whose values are not right there is that alone, as
-    `wrong`.
+    `wrong`. AOTInductor's library may take the process with it, so that it is checked on request
+    and by itself.
     """
     (entry,) = package.entries
     model, inputs = make_original(entry)
@@ -71,9 +72,11 @@ def check_package(package: Package) -> dict[str, Any]:
             "graphs": lambda: applied(
                 model, package, lambda: compiled(model, inputs, mode="reduce-overhead")
             ),
-            "aoti": lambda: applied(model, package, lambda: ahead_of_time(model, inputs)),
         }
     row: dict[str, Any] = {"traced": operator(entry).is_traced}
+    if ahead_of_time_alone:
+        checks = {"aoti": lambda: applied(model, package, lambda: ahead_of_time(model, inputs))}
+        row = {}
     for name, check in checks.items():
         began = time.perf_counter()
         try:
@@ -83,8 +86,9 @@ def check_package(package: Package) -> dict[str, Any]:
         except Exception as ex:  # noqa: BLE001  # the row says what failed; the others go on
             row[name] = f"FAILED({type(ex).__name__}: {telling(str(ex))})"
             traceback.print_exc()
-    reports = [str(each) for each in kmem.compile_report()]
-    row["replaced"] = reports[-1] if reports else ""
+    if not ahead_of_time_alone:
+        reports = [str(each) for each in kmem.compile_report()]
+        row["replaced"] = reports[-1] if reports else ""
     return row
 
 
