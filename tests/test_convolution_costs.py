@@ -302,7 +302,7 @@ def test_recipes_that_round_go_behind_exact_ones_where_eager_is_expected_to_be_e
         assert best(name, Contract()) > best("split-half-conv", Contract())
         assert best(name, Contract(Precision.TF32)) < best(name, Contract()) / 2
     recipe = RECIPES["staged-half-conv"]
-    (site,) = recipe.match(graph, Contract())
+    (site,) = recipe.match(graph, Contract(Precision.TF32))
     space = recipe.space(site, H200)
     rungs = [{**space.settings()[0], "ACCURACY": rung} for rung in space.knobs["ACCURACY"]]
     costs = [recipe.cost_ms(site, each, H200) for each in rungs]
@@ -399,3 +399,24 @@ def test_lanes_of_the_direct_kernel_lie_along_positions() -> None:
         line for line in direct["ttgir"].splitlines() if line.startswith(f"{layout_name} = ")
     ]
     assert len(loads) == 2 and "sizePerThread = [1, 1], threadsPerWarp = [1, 32]" in definition
+
+
+EXACT = {
+    "27": ("Conv3d(3, 16, 4)", (1024, 3, 16, 32, 32)),
+    "67": ("Conv2d(8, 64, 3)", (128, 8, 256, 256)),
+}
+ROUNDING = ("staged-half-conv", "implicit-gemm-conv", "channels-last-conv", "vendor-half-conv")
+
+
+@pytest.mark.parametrize("problem", EXACT)
+@pytest.mark.parametrize("name", ROUNDING)
+def test_ladders_begin_where_eager_is_met(problem: str, name: str) -> None:
+    """Level 2's 27 and 67 spent their first candidates on rounded operands, at 140 and 200 times
+    what eager's error allows.
+    """
+    _, graph = trace_source(source_of(*EXACT[problem]))
+    recipe = RECIPES[name]
+    for contract, rounds in ((Contract(), False), (Contract(Precision.TF32), True)):
+        for site in recipe.match(graph, contract):
+            (setting, *_) = recipe.space(site, H200).settings()
+            assert recipe.emit(site, setting).own_size_only is rounds

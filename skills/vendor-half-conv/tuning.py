@@ -12,7 +12,7 @@ from kmem.records import DTYPE_BYTES, Device
 
 from .behind import finish_tile
 from .phases import Part, has_phases, phase_parts
-from .settings import EXACT, VendorSettings, keeps_least, read_knobs, staged_elements
+from .settings import EXACT, VendorSettings, first_rung, read_knobs, staged_elements
 from .vendor import VendorConv, spare_outputs
 from .work import finish_s, statistics_s
 
@@ -75,7 +75,6 @@ ROLES = {
 def vendor_space(detail: VendorConv) -> Space:
     """The knobs of a site, which all convolutions of a chain share."""
     is_single = detail.base.dtype == "float32"
-    rungs = EXACT if keeps_least(detail) else EXACT + 1
     widest = max(link.base.group_out for link in detail.links)
     has_lines = any(link.lines is not None for link in detail.links)
     return Space(
@@ -91,7 +90,7 @@ def vendor_space(detail: VendorConv) -> Space:
             "transposed": ("phases", "strided")
             if any(map(has_phases, detail.links))
             else ("strided",),
-            ACCURACY: tuple(range(rungs)) if is_single else (0,),
+            ACCURACY: tuple(range(EXACT + 1 - first_rung(detail))) if is_single else (0,),
         },
         # more values of a thread spill in chains such as mish twice
         lambda settings: _is_legal(detail, read_knobs(detail, settings)),
