@@ -112,7 +112,7 @@ class StagedConv(Recipe):
             "block_p": (64, 128, 256),
             "block_co": tuple(count for count in channels if least <= count <= widest),
             "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
-            "copy_bytes": (8, 16) if padded % 8 == 0 else (8,),
+            "copy_bytes": (16, 8) if padded % 8 == 0 else (8,),
             "warps": (8, 4),
             "stages": (2, 3, 4),
             "sums_along": ("positions", "channels"),
