@@ -265,19 +265,37 @@ BEHIND = {
 BEFORE = {"16": "2D transposed", "19": "2D turned", "10": "2D turned", "61": "3D turned"}
 
 
-@pytest.mark.parametrize("name", BEHIND)
-def test_what_follows_is_predicted_by_its_instructions(name: str) -> None:
-    """No more than was measured before gelu, poolings and norms over rows took fewer of them."""
-    result, norm, measured_ms = BEHIND[name]
-    call, shape = PROBLEMS[BEFORE.get(name, "3D transposed")]
-    source = (
+def source_behind(call: str, shape: tuple[int, ...], result: str, norm: str = "Identity()") -> str:
+    return (
         "import torch, torch.nn as nn, torch.nn.functional as F\nclass Model(nn.Module):\n"
         "    def __init__(self):\n        super().__init__()\n"
         f"        self.op = nn.{call}\n        self.norm = nn.{norm}\n"
         f"    def forward(self, x):\n        y = self.op(x)\n        return {result}\n"
         f"def get_inputs():\n    return [torch.empty({shape})]\n"
     )
+
+
+def test_a_long_chain_is_left_to_the_kernel_whose_memory_hides_it() -> None:
+    """Level 2's 4: 2.3 ms where the library's result is finished, 3.1 behind products of our own,
+    which take 2.0 with a relu.
+    """
+    source = source_behind("Conv2d(64, 128, 3)", (64, 64, 256, 256), "F.mish(F.mish(y))")
     _, graph = trace_source(source)
+    best = {}
+    for name in ("vendor-half-conv", "staged-half-conv"):
+        (site,) = RECIPES[name].match(graph, Contract())
+        settings = RECIPES[name].space(site, H200).settings()
+        best[name] = min(RECIPES[name].cost_ms(site, each, H200) for each in settings)
+    assert 0.9 < best["vendor-half-conv"] / 2.299 < 1.1
+    assert 0.85 < best["staged-half-conv"] / 3.103 < 1.15
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_what_follows_is_predicted_by_its_instructions(name: str) -> None:
+    """No more than was measured before gelu, poolings and norms over rows took fewer of them."""
+    result, norm, measured_ms = BEHIND[name]
+    call, shape = PROBLEMS[BEFORE.get(name, "3D transposed")]
+    _, graph = trace_source(source_behind(call, shape, result, norm))
     recipe = RECIPES["vendor-half-conv"]
     (site,) = recipe.match(graph, Contract())
     best = min(recipe.cost_ms(site, each, H200) for each in recipe.space(site, H200).settings())
