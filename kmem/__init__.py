@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kmem.api.searching import search_skills
     from kmem.deploy.backend import compile_report
     from kmem.deploy.bucketed import Bucketed
-    from kmem.run.result import Result
+    from kmem.run.report.result import Result
 
     hookimpl: HookimplMarker
 
@@ -42,7 +42,7 @@ __all__ = [
 #: Where each name of the API is defined.
 _LAZY = {
     "Bucketed": "kmem.deploy.bucketed",
-    "Result": "kmem.run.result",
+    "Result": "kmem.run.report.result",
     "Verdict": "kmem.api.judging",
     "apply": "kmem.api.applying",
     "compile_report": "kmem.deploy.backend",

@@ -38,10 +38,10 @@ from kmem.records import (
     RunResult,
     Status,
 )
-from kmem.run.clock import Clock
-from kmem.run.evaluator import Admitted
+from kmem.run.evaluation.evaluator import Admitted
 from kmem.run.loop import optimize
-from kmem.run.session import Session
+from kmem.run.setup.session import Session
+from kmem.run.state.clock import Clock
 
 RUNGS = (0, 1, 2)
 

@@ -8,7 +8,7 @@ from test_memory_store import RUN
 from kmem.memory.store import Memory
 from kmem.records import Problem
 from kmem.run.directory import RunDirectory
-from kmem.run.settings import RunSettings
+from kmem.run.setup.settings import RunSettings
 from kmem.whole.state import ModelSettings, ModelState, PieceState, PieceStatus, write_state
 
 PIECE_RUN = "20260101-piece"

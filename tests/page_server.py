@@ -49,7 +49,7 @@ from kmem.records import (
     Timing,
     Veto,
 )
-from kmem.run.diary import write_entry
+from kmem.run.state.diary import write_entry
 from kmem.ui.app import Parts
 from kmem.ui.pages.machine import Checked
 from kmem.ui.security import Keys

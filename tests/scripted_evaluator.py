@@ -33,10 +33,10 @@ from kmem.records import (
     Strategy,
     Timing,
 )
-from kmem.run.evaluator import Admitted, Evaluator
+from kmem.run.evaluation.evaluator import Admitted, Evaluator
 from kmem.run.loop import optimize
-from kmem.run.progress import Announce
-from kmem.run.session import Session, open_session
+from kmem.run.setup.session import Session, open_session
+from kmem.run.state.progress import Announce
 
 SOURCE = """
 import torch

@@ -28,7 +28,7 @@ from kmem.records import (
     Task,
     Timing,
 )
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 from kmem.serialize import to_json
 
 PROBLEM = '''"""RMS norm with a learnt scale, as language models have it."""

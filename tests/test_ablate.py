@@ -42,7 +42,7 @@ from kmem.records import (
     Timing,
 )
 from kmem.run.directory import RunDirectory
-from kmem.run.session import load_library
+from kmem.run.setup.session import load_library
 from kmem.serialize import to_json
 from kmem.skills import load_recipe
 

@@ -18,8 +18,8 @@ from kmem.deploy.package import export_package
 from kmem.errors import OutputError, ProblemError
 from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
 from kmem.records import Baseline, Run, Timing
-from kmem.run.progress import Event
-from kmem.run.result import Result
+from kmem.run.report.result import Result
+from kmem.run.state.progress import Event
 from tests.shipped_runs import KERNEL, finished_run, run_without_kmem
 from tests.test_deploy_apply import Norm
 

@@ -24,12 +24,12 @@ from kmem.interfaces import (
 )
 from kmem.plugins import Registry
 from kmem.records import Candidate, Claim, Kernel, Lesson, Move, Strategy, Task
-from kmem.run.authors import Authors
-from kmem.run.clock import Clock, PunctualProvider
-from kmem.run.conversations import FiledArchive
 from kmem.run.directory import RunDirectory
-from kmem.run.history import History
-from kmem.run.resume import EarlierWork
+from kmem.run.stages.authors import Authors
+from kmem.run.state.clock import Clock, PunctualProvider
+from kmem.run.state.conversations import FiledArchive
+from kmem.run.state.history import History
+from kmem.run.state.resume import EarlierWork
 
 PARENT = Kernel("# parent")
 OWN = (Claim("waves", ">=", 3.0),)

@@ -32,8 +32,8 @@ from kmem.records import (
     SiteChoice,
     Status,
 )
-from kmem.run.background import copy_backgrounds, keep_background
 from kmem.run.directory import RunDirectory
+from kmem.run.state.background import copy_backgrounds, keep_background
 
 TWO_KERNELS = '''"""A file."""
 import torch

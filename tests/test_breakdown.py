@@ -13,8 +13,8 @@ from kmem.problem.bound import node_cost_ms
 from kmem.problem.breakdown import MOST_PARTS, Breakdown, break_down
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.records import Contract, Problem
-from kmem.run.breakdown import keep_breakdown, read_breakdown
 from kmem.run.directory import BREAKDOWN, RunDirectory
+from kmem.run.state.breakdown import keep_breakdown, read_breakdown
 from kmem.ui.pages.problems import show_problem
 from kmem.ui.pages.run import show_run
 from kmem.ui.plots.treemap import HEIGHT, WIDTH, draw_breakdown

@@ -26,7 +26,7 @@ from kmem.errors import ExecutorError
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.records import Device, Run
-from kmem.run.ceilings import measured_ceilings
+from kmem.run.setup.ceilings import measured_ceilings
 
 PROBLEM = """
 import torch
@@ -306,7 +306,7 @@ def test_an_interrupt_before_the_run_began_is_one_line_and_exit_code_130(
     def interrupt(target: str | None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kmem.run.settings.resolve_target", interrupt)
+    monkeypatch.setattr("kmem.run.setup.settings.resolve_target", interrupt)
     result = CliRunner().invoke(cli, ["optimize", str(problem), "--target", "h200"], obj=registry)
     assert (result.exit_code, result.output) == (130, "\nInterrupted\n")
 
@@ -546,7 +546,7 @@ def ceilings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Device],
 
     def install(measure: Callable[[Device], Device]) -> None:
         monkeypatch.setattr("kmem.measure.resources.gpu_uuid", lambda: "GPU-1")
-        monkeypatch.setattr("kmem.run.ceilings.measure_ceilings", measure)
+        monkeypatch.setattr("kmem.run.setup.ceilings.measure_ceilings", measure)
 
     return install
 

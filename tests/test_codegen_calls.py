@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from kmem.codegen.calls import write_call, write_launch, write_launch_function
-from kmem.codegen.definitions import define
 from kmem.codegen.rates import (
     by_card,
     by_clock,
@@ -19,6 +17,8 @@ from kmem.codegen.rates import (
     sm_issues_per_s,
 )
 from kmem.codegen.settings import read_settings
+from kmem.codegen.text.calls import write_call, write_launch, write_launch_function
+from kmem.codegen.text.definitions import define
 from kmem.devices import TARGETS, named_target
 
 H200 = named_target("h200")

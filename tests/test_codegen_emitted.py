@@ -10,16 +10,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kmem.codegen.alignment import Misaligned, align
-from kmem.codegen.constants import BEGIN, END, swap_constants
-from kmem.codegen.module import (
+from kmem.codegen.module.alignment import Misaligned, align
+from kmem.codegen.module.assemble import (
     EmittedModule,
     SitePlan,
     WorkloadPlan,
     assemble_module,
     with_evidence,
 )
-from kmem.codegen.runtime_text import RUNTIME, SCRATCH
+from kmem.codegen.module.constants import BEGIN, END, swap_constants
+from kmem.codegen.module.runtime import RUNTIME, SCRATCH
 from kmem.devices import named_target
 from kmem.host.syntax import parse_python
 from kmem.records import Contract

@@ -1,10 +1,10 @@
-"""kmem/codegen/approximate.py: the erf of a gelu against float64, in the interpreter."""
+"""The erf of a gelu behind rounded products against float64, in the interpreter."""
 
 import pytest
 import torch
 
-from kmem.codegen.approximate import approximate
-from kmem.codegen.epilogue import Epilogue
+from kmem.codegen.chains.approximate import approximate
+from kmem.codegen.chains.epilogue import Epilogue
 from kmem.testing import import_source
 
 GELU = "0.5 * acc * (1.0 + tl.erf(acc * 0.7071067811865476))"

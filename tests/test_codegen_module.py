@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kmem.codegen.constants import swap_constants
-from kmem.codegen.module import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
+from kmem.codegen.module.constants import swap_constants
 from kmem.devices import named_target
 from kmem.recipes import Recipe
 from kmem.records import Contract

@@ -9,9 +9,9 @@ import warnings
 import pytest
 import torch
 
-from kmem.codegen.matching import find_pointwise_regions
-from kmem.codegen.pointwise import write_pointwise
-from kmem.codegen.row_recipe import PointwiseRecipe
+from kmem.codegen.regions.matching import find_pointwise_regions
+from kmem.codegen.regions.pointwise import write_pointwise
+from kmem.codegen.rows.recipe import PointwiseRecipe
 from kmem.devices import named_target
 from kmem.records import Contract, Precision
 from kmem.testing import check_recipe, emit_source, import_source, trace_source

@@ -26,9 +26,9 @@ from kmem.records import (
     Status,
     Task,
 )
-from kmem.run.evaluator import Admitted, Evaluator
+from kmem.run.evaluation.evaluator import Admitted, Evaluator
 from kmem.run.replay import RecordedRun
-from kmem.run.session import Session
+from kmem.run.setup.session import Session
 from kmem.testing import check_evaluator
 
 PROBLEMS = Path(__file__).parent.parent / "problems"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kmem.codegen.row_recipe import PointwiseRecipe
+from kmem.codegen.rows.recipe import PointwiseRecipe
 from kmem.devices import named_target
 from kmem.problem.graph import OpGraph
 from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space

@@ -6,7 +6,7 @@ from scripted_models import attempted
 
 from kmem.explore.models.cost.usage import Usage
 from kmem.records import Attempt, Kernel, Move, Status
-from kmem.run.costs import count_wins, describe_costs
+from kmem.run.report.costs import count_wins, describe_costs
 
 SEED, EDIT, REPAIRED = Kernel("seed"), Kernel("edit", parent="s"), Kernel("repaired", parent="e")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kmem.codegen.module import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.explore.recipes.cover import (
     SiteOption,

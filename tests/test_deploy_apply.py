@@ -15,7 +15,7 @@ import kmem
 from kmem.deploy.shipped import patch
 from kmem.deploy.shipped.patch import Handle
 from kmem.errors import OutputError
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 from tests.shipped_runs import KERNEL, finished_run, problem_source
 
 

@@ -23,7 +23,7 @@ from kmem.deploy.backend import Both, compile_graph
 from kmem.deploy.entries import entries_of
 from kmem.deploy.shipped.inductor import KernelPass
 from kmem.deploy.shipped.ops import operator_name
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 from tests.shipped_runs import KERNEL, finished_run
 from tests.test_deploy_apply import Norm, Stack
 

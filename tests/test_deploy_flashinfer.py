@@ -14,7 +14,7 @@ from kmem.cli import cli
 from kmem.deploy.flashinfer import export_flashinfer
 from kmem.errors import OutputError
 from kmem.plugins import build_plugin_manager, collect
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 from tests.shipped_runs import PROBLEM, finished_run
 
 

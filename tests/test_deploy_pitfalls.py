@@ -18,7 +18,7 @@ from kmem.deploy.shipped import inductor, ops, patch
 from kmem.deploy.shipped.ops import operator
 from kmem.deploy.shipped.patch import Handle
 from kmem.errors import OutputError
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 from tests.shipped_runs import KERNEL, PROBLEM, finished_run
 from tests.test_deploy_apply import Norm
 

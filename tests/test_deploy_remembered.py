@@ -16,7 +16,7 @@ from kmem.deploy.backend import compile_graph
 from kmem.deploy.package import export_package
 from kmem.memory.store import Memory
 from kmem.records import Kernel, Precision, RunState, Status
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 from kmem.serialize import to_json
 from tests.shipped_runs import KERNEL, finished_run
 from tests.test_deploy_apply import Norm, Stack

@@ -7,8 +7,12 @@ import sys
 import pytest
 
 from kmem.deploy.package import export_package
+from kmem.devices import named_target
+from kmem.records import Contract
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import emit_source, trace_source
 from tests.shipped_runs import KERNEL, finished_run
-from tests.test_codegen_emitted import CASES, PROBLEM, emitted
+from tests.test_codegen_emitted import CASES, PROBLEM, SKILLS
 
 TRACE = '''
 import importlib
@@ -51,6 +55,7 @@ for name in sys.argv[1:]:
         call = aot_function(lambda x, *s: operator([x + 1], s), keep, inference_compiler=keep)
         print(name, operator.is_traced, tuple(call(x, *state).shape))
 '''
+SCALAR = "self.w = nn.Parameter(torch.tensor(2.0))"
 PACKAGES = {
     "plain": ("", ""),
     "address": ("out = torch", "assert x.data_ptr()\n        out = torch"),
@@ -58,8 +63,25 @@ PACKAGES = {
     "alias": ("return out", "return out if out is x else x"),
 }
 
-#: Skills whose kernels go through handles, and one that splits its weights ahead.
-EMITTED = ("row-norm", "fuse-pointwise-chain", "tile-matmul", "split-fp16-matmul")
+#: Modules whose kernels go through handles: by skill; the last one splits its weights ahead, and
+#: what follows has scratch memory in parts.
+EMITTED = {
+    skill: (skill, *CASES[skill])
+    for skill in ("row-norm", "fuse-pointwise-chain", "tile-matmul", "split-fp16-matmul")
+} | {
+    "scratch": ("split-fp16-matmul", "self.scale = 2", "x @ x.t()", "40, SIZE"),
+    # a constructor that a tracer's fake tensors do not let through
+    "scalar": ("fuse-pointwise-chain", SCALAR, "torch.relu(x) * self.w", "5, SIZE"),
+}
+
+
+def written(skill: str, problem: str) -> str:
+    """What a skill's recipe writes for a problem, first site and setting."""
+    recipe = load_recipe(load_skill(SKILLS / skill))
+    _, graph = trace_source(problem)
+    (site, *_) = recipe.match(graph, Contract())
+    setting = recipe.space(site, named_target("h200")).settings()[0]
+    return emit_source(problem, graph, [(recipe, site, setting)])
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +92,13 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         kernel = KERNEL.replace(old, new)
         run = finished_run(directory / f"run_{name}", kernel=kernel)
         export_package([run], directory / name, name)
-    for skill in EMITTED:
-        init, forward, shape = CASES[skill]
+    for case, (skill, init, forward, shape) in EMITTED.items():
         problem = PROBLEM.format(size=24, init=init, forward=forward, shape=shape)
-        name = skill.replace("-", "_")
-        kernel = emitted(skill).source
+        name = case.replace("-", "_")
+        kernel = written(skill, problem)
         run = finished_run(directory / f"run_{name}", problem=problem, kernel=kernel)
         export_package([run], directory / name, name)
-    names = [*PACKAGES, *(skill.replace("-", "_") for skill in EMITTED)]
+    names = [*PACKAGES, *(case.replace("-", "_") for case in EMITTED)]
     places = os.pathsep.join(str(directory / name) for name in names)
     environment = {**os.environ, "PYTHONPATH": places}
     environment.pop("TRITON_INTERPRET", None)
@@ -106,10 +127,18 @@ def test_what_cannot_be_traced_is_one_opaque_call(name: str, seen: list[str]) ->
     assert not any(line.startswith(f"{name} triton") for line in seen)
 
 
-@pytest.mark.parametrize("name", ["row_norm", "fuse_pointwise_chain", "tile_matmul"])
+@pytest.mark.parametrize(
+    "name", ["row_norm", "fuse_pointwise_chain", "tile_matmul", "scratch", "scalar"]
+)
 def test_launches_of_emitted_kernels_are_seen_too(name: str, seen: list[str]) -> None:
     assert any(line.startswith(f"{name} True ") for line in seen), seen
     assert any(line.startswith(f"{name} triton_kernel_wrapper_functional") for line in seen)
+
+
+def test_parts_of_scratch_memory_are_no_views_of_bytes_to_a_compiler(seen: list[str]) -> None:
+    called = [line.split()[1] for line in seen if line.startswith("scratch ")]
+    assert called.count("aten.new_empty.default") >= 10
+    assert not any(name.startswith(("aten.slice", "aten.view.dtype")) for name in called)
 
 
 def test_a_kernel_that_keeps_its_split_weights_is_one_opaque_call(seen: list[str]) -> None:

@@ -10,7 +10,7 @@ import torch
 import kmem
 from kmem.api.from_module import write_problem
 from kmem.deploy.package import export_hub_kernel
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 from tests.shipped_runs import KERNEL, finished_run
 
 #: How far logits may be from the model's own, as the contract of these kernels has it.

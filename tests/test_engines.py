@@ -139,7 +139,7 @@ def test_a_program_that_no_machine_has_is_given_up_with_the_reason() -> None:
 
 
 def test_an_executor_of_single_jobs_opens_no_crew(tmp_path: Path) -> None:
-    from kmem.run.evaluator import _InTurn
+    from kmem.run.evaluation.evaluator import _InTurn
 
     executor = _InTurn(LocalExecutor(), tmp_path, lambda: 1.0)
     with pytest.raises(ExecutorError, match="opens no crew"):

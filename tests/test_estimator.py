@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.explore.recipes.cover import find_options
 from kmem.explore.recipes.evidence import MeasuredEstimates
@@ -21,9 +21,9 @@ from kmem.profile.job import reference_kernel
 from kmem.profile.static import static_profile
 from kmem.recipes import ACCURACY
 from kmem.records import Baseline, Budget, Contract, Kernel, MeasuredKernel, Run, SiteChoice
-from kmem.run.evaluator import LiveEvaluator
-from kmem.run.processes import EvaluatorProcesses
-from kmem.run.session import Session, open_session
+from kmem.run.evaluation.evaluator import LiveEvaluator
+from kmem.run.evaluation.processes import EvaluatorProcesses
+from kmem.run.setup.session import Session, open_session
 from kmem.skills import load_recipe, load_skill
 
 ROOT = Path(__file__).parent.parent

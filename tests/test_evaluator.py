@@ -14,8 +14,8 @@ from kmem.host.environment import CORES_VARIABLE
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Baseline, Kernel, Measurement, Status, Timing
-from kmem.run import evaluator
-from kmem.run.processes import EvaluatorProcesses
+from kmem.run.evaluation import evaluator
+from kmem.run.evaluation.processes import EvaluatorProcesses
 
 
 class Clock:

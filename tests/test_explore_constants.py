@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from test_explore import UnaryRecipe, assignment, trace_both
 
-from kmem.codegen.constants import END, swap_constants
+from kmem.codegen.module.constants import END, swap_constants
 from kmem.errors import RecipeError
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.problem.graph import OpGraph

@@ -19,7 +19,7 @@ from kmem.interfaces import GIVEN, KNOBS
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Attempt, Kernel, Measurement, Move, Run, RunResult, Status
-from kmem.run.starting import describe_start
+from kmem.run.report.starting import describe_start
 from kmem.serialize import from_json, to_json
 
 pytestmark = pytest.mark.usefixtures("shared_template")

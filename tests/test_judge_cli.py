@@ -20,9 +20,9 @@ from kmem.memory.store import Memory
 from kmem.problem.constructor import constructor_signature
 from kmem.problem.traced import untraced_problem
 from kmem.records import BASELINES, Baseline, Contract, Precision, Problem, Purity, Timing
-from kmem.run.baselines import keep_baselines, known_baselines
-from kmem.run.first_screen import FLAGS
-from kmem.run.single import find_baselines
+from kmem.run.evaluation.baselines import keep_baselines, known_baselines
+from kmem.run.evaluation.single import find_baselines
+from kmem.run.report.first_screen import FLAGS
 
 pytestmark = pytest.mark.usefixtures("shared_template")
 

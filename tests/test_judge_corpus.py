@@ -15,10 +15,12 @@ from corpus.dishonest import DISHONEST, scale_relu
 from corpus.honest import HONEST, LIBRARY, SCALE_RELU
 from corpus.judging import SharedWorkers, judge_once
 
-from kmem.measure.oracle.domain import find_refused
+from kmem.measure.oracle.domain import find_refused, may_stop_gpu
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.worker.tensors import Placement
-from kmem.records import Contract, Problem, Purity, Status, Workload
+from kmem.problem.load import FULL, execute_problem
+from kmem.problem.trace import trace_problem
+from kmem.records import Contract, Precision, Problem, Purity, Status, Workload
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +177,21 @@ def test_what_a_module_refuses_is_found_before_a_gpu_is_asked(tmp_path: Path) ->
     # not even its own values: nothing to learn here
     assert refused_by(problems.SCALE_RELU.replace("torch.relu", "torch.linalg.inv")) == {}
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "may_stop"),
+    [
+        (problems.PROBABILITIES, True),
+        (problems.GATHER, True),
+        (problems.SCALE_RELU.replace("torch.relu", "torch.special.i1"), True),  # kmem has no row
+        (problems.SCALE_RELU, False),
+    ],
+)
+def test_the_cpu_is_asked_only_where_an_operator_may_stop_the_gpu(
+    problem: str, may_stop: bool
+) -> None:
+    loaded = execute_problem(Problem("p", "<p>", problem), FULL)
+    graph = trace_problem(loaded, Precision.MATCH)
+    assert graph.opaque_reason is None
+    assert may_stop_gpu(graph) is may_stop

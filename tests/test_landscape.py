@@ -36,7 +36,7 @@ from kmem.records import (
     Timing,
 )
 from kmem.run.loop import optimize
-from kmem.run.session import load_library
+from kmem.run.setup.session import load_library
 from kmem.serialize import to_json
 from kmem.skills import Skill, load_recipe
 from kmem.testing import trace_once

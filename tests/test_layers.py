@@ -6,6 +6,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kmem"
 
@@ -41,6 +43,37 @@ FLOORS = (
     ("ui",),
     ("cli",),
 )
+#: The same inside a room that has rooms of its own.
+FLOORS_WITHIN = {
+    "codegen": (
+        ("settings", "rates", "steady"),
+        ("text",),
+        ("regions",),
+        ("chains",),
+        ("rows", "scans", "products", "convolutions"),
+        ("module",),
+    ),
+    "run": (
+        ("directory",),
+        ("setup",),
+        ("state", "report"),
+        ("evaluation",),
+        ("stages",),
+        ("loop",),
+        ("ahead", "perform", "replay"),
+    ),
+    "whole": (
+        ("process", "turns", "state"),
+        ("graphs",),
+        ("cutting",),
+        ("accounting", "composing"),
+        ("proving",),
+        ("holding", "report", "result"),
+        ("trying",),
+        ("optimizing",),
+        ("at_shapes",),
+    ),
+}
 RANK = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 HEAVY = {"torch", "triton", "openai", "anthropic", "sentence_transformers", "sqlite_utils", "mcp"}
 
@@ -85,6 +118,24 @@ def test_imports_point_down() -> None:
             if room_of(name) != here and RANK[room_of(name)] >= RANK[here]
         ]
     assert upward == []
+
+
+@pytest.mark.parametrize("room", FLOORS_WITHIN)
+def test_imports_within_a_room_point_down(room: str) -> None:
+    """Each of its parts, a package or a file, imports only what lies on a floor below its own."""
+    rank = {part: floor for floor, parts in enumerate(FLOORS_WITHIN[room]) for part in parts}
+    prefix, found, upward = f"kmem.{room}.", set(), []
+    for name, path in modules().items():
+        if not name.startswith(prefix):
+            continue
+        here = name.removeprefix(prefix).split(".")[0]
+        found.add(here)
+        for other in imported_modules(path):
+            there = other.removeprefix(prefix).split(".")[0]
+            if other.startswith(prefix) and there != here and rank[there] >= rank[here]:
+                upward.append(f"{path.relative_to(ROOT)} ({here}) must not import {other}")
+    assert upward == []
+    assert set(rank) == found
 
 
 def test_every_room_has_a_floor() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kmem.codegen.forward import SitePlan, WorkloadPlan
-from kmem.codegen.layout import WIDTH, lay_out
-from kmem.codegen.module import assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.forward import SitePlan, WorkloadPlan
+from kmem.codegen.module.layout import WIDTH, lay_out
 from kmem.devices import named_target
 from kmem.problem.load import execute_problem, load_problem
 from kmem.problem.trace import trace_problem

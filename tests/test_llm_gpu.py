@@ -24,7 +24,7 @@ from kmem.explore.models.roles import ROLES
 from kmem.memory.store import Memory
 from kmem.problem.load import load_problem
 from kmem.records import Attempt, Baseline, Contract, Status, Timing
-from kmem.run.session import versions
+from kmem.run.setup.session import versions
 
 pytestmark = pytest.mark.gpu
 

@@ -22,7 +22,7 @@ from kmem.mcp.verdicts import Verdict
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Baseline, Contract, Measurement, Move, Status, Timing
-from kmem.run.single import Terms, make_case
+from kmem.run.evaluation.single import Terms, make_case
 
 TOOLS = [
     "search_skills",

@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from kmem.codegen.constants import swap_constants
+from kmem.codegen.module.constants import swap_constants
 
 FILES = Path(__file__).parent / "newcomer"
 #: (file, options, what the check says of it, the skills that write its winner)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kmem import hookimpl, hookspecs
-from kmem.codegen.row_recipe import PointwiseRecipe
+from kmem.codegen.rows.recipe import PointwiseRecipe
 from kmem.devices import named_target
 from kmem.plugins import Plugins, collect
 from kmem.problem.graph import OpGraph

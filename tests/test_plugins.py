@@ -14,7 +14,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.records import Contract
-from kmem.run.session import open_session
+from kmem.run.setup.session import open_session
 from kmem.skills import bundled_skills_root
 
 GREETING = (

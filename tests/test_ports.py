@@ -11,7 +11,7 @@ import pytest
 import torch
 from module_problems import problem, recipe
 
-from kmem.codegen.places import ZERO, along, reshape_places
+from kmem.codegen.products.places import ZERO, along, reshape_places
 from kmem.devices import named_target
 from kmem.problem.operators.row import Layout
 from kmem.problem.operators.table import lowering_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kmem.codegen.accumulate import PROMOTE_ELEMENTS
+from kmem.codegen.text.accumulate import PROMOTE_ELEMENTS
 from kmem.devices import named_target
 from kmem.measure.oracle.correctness import Difference, error_floor, measure_error
 from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmem.codegen.windows import (
+from kmem.codegen.convolutions.windows import (
     Taps,
     WindowAxis,
     has_empty_rows,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmem.codegen.convolution import find_convolutions
+from kmem.codegen.convolutions.convolution import find_convolutions
 from kmem.devices import named_target
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill

@@ -7,7 +7,13 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from kmem.codegen.windows import WindowAxis, column_taps, gather_groups, lanes_in, row_starts
+from kmem.codegen.convolutions.windows import (
+    WindowAxis,
+    column_taps,
+    gather_groups,
+    lanes_in,
+    row_starts,
+)
 from kmem.devices import named_target
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill

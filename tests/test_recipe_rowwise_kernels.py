@@ -8,9 +8,9 @@ import pytest
 import torch
 from module_problems import problem, recipe
 
-from kmem.codegen import reductions
-from kmem.codegen.rowwise_access import line_classes, vector_lanes
-from kmem.codegen.rowwise_space import fit_settings, sharing_places
+from kmem.codegen.regions import reductions
+from kmem.codegen.rows.access import line_classes, vector_lanes
+from kmem.codegen.rows.space import fit_settings, sharing_places
 from kmem.devices import named_target
 from kmem.recipes import Recipe, Site
 from kmem.records import Contract, Precision

@@ -14,7 +14,7 @@ from kmem.records import Candidate, Experience, Kernel, Move, Run
 from kmem.run.directory import RunDirectory
 from kmem.run.loop import optimize
 from kmem.run.replay import replay_run
-from kmem.run.session import open_session
+from kmem.run.setup.session import open_session
 from kmem.skills import load_skill
 
 KNOWN = Experience("tile", (("BLOCK", 64),), 1.0, None, "a graph", "a structure", (64, 64))

@@ -10,9 +10,9 @@ from scripted_evaluator import ScriptedEvaluator, make_run, open_traced_session,
 
 from kmem.memory.store import Memory
 from kmem.records import BASELINES, Baseline
-from kmem.run.baselines import count_loaded_at_once, keep_baselines, known_baselines
-from kmem.run.parts import open_parts
-from kmem.run.session import Session
+from kmem.run.evaluation.baselines import count_loaded_at_once, keep_baselines, known_baselines
+from kmem.run.setup.session import Session
+from kmem.run.stages.parts import open_parts
 
 TIMES_MS = {"eager": 4.0, "compile": 2.0, "max_autotune": 1.0}
 
@@ -64,7 +64,7 @@ def test_a_second_run_times_nothing_and_loads_the_best(tmp_path: Path) -> None:
 def test_max_autotune_begins_once_a_kernel_is_verified_or_the_search_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    monkeypatch.setattr("kmem.run.baselines._TUNING_AFTER_S", 600.0)
+    monkeypatch.setattr("kmem.run.evaluation.baselines._TUNING_AFTER_S", 600.0)
     began: list[str] = []
     tuning = threading.Event()
 

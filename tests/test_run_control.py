@@ -6,7 +6,7 @@ import pytest
 from test_ablate import attempt
 
 from kmem.records import Attempt, Move, Strategy
-from kmem.run.control import describe_control
+from kmem.run.report.control import describe_control
 
 
 def recalled(found: Attempt) -> Attempt:

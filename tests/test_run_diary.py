@@ -4,9 +4,9 @@ from pathlib import Path
 
 from test_memory_store import RUN
 
-from kmem.run.diary import diary_length, noted, read_diary, write_entry
 from kmem.run.directory import RunDirectory
-from kmem.run.progress import Event
+from kmem.run.state.diary import diary_length, noted, read_diary, write_entry
+from kmem.run.state.progress import Event
 
 
 def test_what_is_shown_is_noted_first_and_read_again(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ from kmem.records import (
     Timing,
 )
 from kmem.run.directory import RunDirectory, default_run_directory, is_worked_on
-from kmem.run.finished import Executable, FinishedRun, count_judged
-from kmem.run.first_screen import FLAGS, summarise
-from kmem.run.report import render_report, write_report
+from kmem.run.report.finished import Executable, FinishedRun, count_judged
+from kmem.run.report.first_screen import FLAGS, summarise
+from kmem.run.report.report import render_report, write_report
 from kmem.serialize import to_json
 
 RUN = Run(

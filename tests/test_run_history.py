@@ -5,8 +5,8 @@ from dataclasses import replace
 from scripted_models import attempted, make_situation
 
 from kmem.records import Attempt, Kernel, Launch, Profile, Status
-from kmem.run.history import History
-from kmem.run.resume import EarlierWork
+from kmem.run.state.history import History
+from kmem.run.state.resume import EarlierWork
 
 FAST = attempted(Kernel("# fast"), ms=1.0)
 SLOW = attempted(Kernel("# slow"), ms=2.0)

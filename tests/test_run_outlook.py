@@ -16,7 +16,7 @@ from kmem.records import (
     RunResult,
     Status,
 )
-from kmem.run.outlook import describe_outlook
+from kmem.run.report.outlook import describe_outlook
 
 FAST = attempted(Kernel("# fast"), ms=1.0)
 SLOW = attempted(Kernel("# slow"), ms=2.0)

@@ -7,9 +7,9 @@ from scripted_evaluator import ScriptedEvaluator, make_run, open_traced_session
 
 from kmem.memory.store import Memory
 from kmem.records import Timing
-from kmem.run.parts import open_parts
-from kmem.run.progress import Announce, Event
-from kmem.run.report import host_line
+from kmem.run.report.report import host_line
+from kmem.run.stages.parts import open_parts
+from kmem.run.state.progress import Announce, Event
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from test_run_directory import RUN, attempt, result
 
 from kmem.cli.display.picture import draw_bar, draw_steps, show_picture
 from kmem.cli.display.run import RunDisplay
-from kmem.run.progress import Event
+from kmem.run.state.progress import Event
 
 
 def drawn(*, terminal: bool) -> str:

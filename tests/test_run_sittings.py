@@ -7,8 +7,8 @@ from scripted_models import attempted
 
 from kmem.memory.store import Memory
 from kmem.records import Kernel
-from kmem.run.parts import open_parts
-from kmem.run.resume import time_over_all_sittings
+from kmem.run.stages.parts import open_parts
+from kmem.run.state.resume import time_over_all_sittings
 
 
 class Hours:

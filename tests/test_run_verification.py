@@ -17,9 +17,10 @@ from ladder_runs import (
 
 from kmem.memory.store import Memory
 from kmem.records import Candidate, Kernel, Move, Run, Task
-from kmem.run import replay, verifying
-from kmem.run.clock import Clock
+from kmem.run import replay
 from kmem.run.loop import _batches
+from kmem.run.stages import verifying
+from kmem.run.state.clock import Clock
 
 
 def never_early() -> Clock:

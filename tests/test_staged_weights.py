@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kmem.codegen.jit_text import split_functions
 from kmem.codegen.steady import find_steady
-from kmem.codegen.written import written_parameters
+from kmem.codegen.text.functions import split_functions
+from kmem.codegen.text.written import written_parameters
 from kmem.devices import named_target
 from kmem.measure.source_check import check_source
 from kmem.records import Contract

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kmem.codegen.module import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
 from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import Literal, Ref
 from kmem.problem.load import execute_problem

@@ -10,7 +10,7 @@ from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.problem import load
 from kmem.problem.traced import trace_at_full_size
 from kmem.records import Contract, Problem
-from kmem.run.tracing import trace_for_run
+from kmem.run.setup.tracing import trace_for_run
 
 H200 = named_target("h200")
 PROBLEM = """

@@ -10,7 +10,7 @@ from kmem.measure.judge import Judge
 from kmem.measure.settings import JudgeSettings
 from kmem.problem.traced import TracedProblem
 from kmem.records import Contract, Kernel, Problem, Purity, Status, Workload
-from kmem.run.compiling import KernelCompiler
+from kmem.run.evaluation.compiling import KernelCompiler
 from kmem.testing import emit_source, trace_source
 
 pytestmark = pytest.mark.usefixtures("shared_template")

@@ -11,9 +11,9 @@ from kmem.errors import ProblemError
 from kmem.problem.evaluate import evaluate_graph
 from kmem.problem.fake import quiet_fake_tensors
 from kmem.records import Precision
-from kmem.whole.capture import Captured, build_real, capture, moved
-from kmem.whole.source import read_source
-from kmem.whole.values import given_values
+from kmem.whole.cutting.values import given_values
+from kmem.whole.graphs.capture import Captured, build_real, capture, moved
+from kmem.whole.graphs.source import read_source
 
 CONFIG = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64,
 "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -24,18 +24,18 @@ from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.load import execute_problem, load_problem
 from kmem.records import Contract, Precision
 from kmem.run.directory import RunDirectory
-from kmem.run.settings import RunSettings
-from kmem.whole.binding import Composed, SegmentForward, bind
-from kmem.whole.capture import build_real, capture
-from kmem.whole.clock import Clock, Wanted, time_whole
-from kmem.whole.compose import write_composed
-from kmem.whole.extract import write_pieces
+from kmem.run.setup.settings import RunSettings
+from kmem.whole.composing.binding import Composed, SegmentForward, bind
+from kmem.whole.composing.compose import write_composed
+from kmem.whole.cutting.extract import write_pieces
+from kmem.whole.cutting.pieces import EXPECTED_SPEED_OF_LIGHT, estimate_cost, find_pieces
+from kmem.whole.graphs.capture import build_real, capture
+from kmem.whole.graphs.source import read_source
 from kmem.whole.holding import why_dropped
 from kmem.whole.optimizing import asked_anew, next_piece, reached_so_far, why_finished
-from kmem.whole.pieces import EXPECTED_SPEED_OF_LIGHT, estimate_cost, find_pieces
-from kmem.whole.proof import Proof, Question, find_proof
+from kmem.whole.proving.clock import Clock, Wanted, time_whole
+from kmem.whole.proving.proof import Proof, Question, find_proof
 from kmem.whole.report import write_model_report
-from kmem.whole.source import read_source
 from kmem.whole.state import (
     ModelSettings,
     ModelState,

@@ -17,7 +17,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Budget, RunState
 from kmem.run.directory import RunDirectory
-from kmem.run.settings import RunSettings
+from kmem.run.setup.settings import RunSettings
 from kmem.whole.optimizing import _go_through_pieces, optimize_model
 from kmem.whole.state import ModelSettings, PieceState, PieceStatus, read_state
 from kmem.whole.trying import PieceCrew, Trials
@@ -96,8 +96,10 @@ def test_a_model_whose_pieces_run_on_workers_is_put_together_here(
 ) -> None:
     monkeypatch.setenv("KMEM_DB", str(tmp_path / "kmem.db"))
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
-    monkeypatch.setattr("kmem.whole.cut.MOST_HEAVY", 1)  # so that small modules are two pieces
-    monkeypatch.setattr("kmem.whole.cut._HEAVY_NAMES", ("softmax", "sigmoid"))
+    monkeypatch.setattr(
+        "kmem.whole.cutting.cut.MOST_HEAVY", 1
+    )  # so that small modules are two pieces
+    monkeypatch.setattr("kmem.whole.cutting.cut._HEAVY_NAMES", ("softmax", "sigmoid"))
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
     file, out, said = tmp_path / "two.py", tmp_path / "out", []
     file.write_text(MODEL, encoding="utf-8")

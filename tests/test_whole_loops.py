@@ -8,10 +8,10 @@ from kmem.devices import named_target
 from kmem.problem.graph import OpGraph
 from kmem.records import Contract
 from kmem.testing import trace_source
-from kmem.whole.capture import capture
-from kmem.whole.loops import find_loops
-from kmem.whole.pieces import estimate_cost, find_pieces
-from kmem.whole.source import read_source
+from kmem.whole.cutting.loops import find_loops
+from kmem.whole.cutting.pieces import estimate_cost, find_pieces
+from kmem.whole.graphs.capture import capture
+from kmem.whole.graphs.source import read_source
 
 H200 = named_target("h200")
 MODEL = """

@@ -11,11 +11,11 @@ from kmem.problem.shapes import problem_at
 from kmem.problem.substitution import Sizes
 from kmem.problem.trace import trace_problem
 from kmem.records import Contract
-from kmem.whole.account import account_for
-from kmem.whole.capture import capture
-from kmem.whole.extract import piece_text
-from kmem.whole.pieces import estimate_cost, find_pieces
-from kmem.whole.source import read_source
+from kmem.whole.accounting.account import account_for
+from kmem.whole.cutting.extract import piece_text
+from kmem.whole.cutting.pieces import estimate_cost, find_pieces
+from kmem.whole.graphs.capture import capture
+from kmem.whole.graphs.source import read_source
 
 DIRECTORY = Path(__file__).parents[1] / "problems" / "models"
 H200 = named_target("h200")

@@ -17,12 +17,12 @@ from kmem.problem.load import build_inputs, build_model, execute_problem, load_p
 from kmem.problem.trace import trace_problem
 from kmem.problem.workload import MAX_SMALL_PARAMETERS, derive_small_workload
 from kmem.records import Contract
-from kmem.whole.account import account_for
-from kmem.whole.capture import build_real, capture
-from kmem.whole.measured import measure_cost
-from kmem.whole.pieces import estimate_cost, find_pieces
-from kmem.whole.source import read_source
-from kmem.whole.values import given_values
+from kmem.whole.accounting.account import account_for
+from kmem.whole.accounting.measured import measure_cost
+from kmem.whole.cutting.pieces import estimate_cost, find_pieces
+from kmem.whole.cutting.values import given_values
+from kmem.whole.graphs.capture import build_real, capture
+from kmem.whole.graphs.source import read_source
 
 H200 = named_target("h200")
 

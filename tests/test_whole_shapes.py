@@ -12,12 +12,12 @@ from test_whole_composed import composed_of
 import kmem
 from kmem.errors import OutputError, ProblemError
 from kmem.plugins import Registry
-from kmem.run.settings import RunSettings
+from kmem.run.setup.settings import RunSettings
 from kmem.whole import at_shapes
 from kmem.whole.at_shapes import AskedShapes, optimize_at_shapes, read_asked
-from kmem.whole.capture import build_real
+from kmem.whole.graphs.capture import build_real
+from kmem.whole.graphs.source import read_source
 from kmem.whole.result import ModelResult
-from kmem.whole.source import read_source
 from kmem.whole.state import ModelSettings, ModelState, PieceState, PieceStatus
 
 #: LENGTH is a size of the weights, too, and HEADS of nothing that is given.

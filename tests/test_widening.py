@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kmem
-from kmem.codegen.constants import BEGIN, CONSTANT, END
+from kmem.codegen.module.constants import BEGIN, CONSTANT, END
 from kmem.deploy.entries import Wide, describe_computation
 from kmem.deploy.formulas import fit_texts
 from kmem.deploy.installing import _kernels_between
@@ -24,9 +24,9 @@ from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.load import execute_problem, load_problem
 from kmem.problem.shapes import SizeRange, problem_at, read_ranges, read_shapes
 from kmem.records import Contract, Precision, Problem, SiteChoice, Status
-from kmem.run.result import Result
-from kmem.run.session import open_session
-from kmem.run.single import Case, Terms, judge_case
+from kmem.run.evaluation.single import Case, Terms, judge_case
+from kmem.run.report.result import Result
+from kmem.run.setup.session import open_session
 from tests.shipped_runs import KERNEL, finished_run, problem_source
 
 TEXT = """

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.errors import KmemError
 from kmem.explore.recipes.cover import (

@@ -24,8 +24,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -34,7 +35,13 @@ from typing import Any, TypeAlias
 if "--dry" in sys.argv:  # read when triton is imported
     os.environ["TRITON_INTERPRET"] = "1"
 
-from shipped_buckets import BUCKETS, at_shape, prepare_worker, shapes_of, time_buckets
+from shipped_buckets import (
+    BUCKETS,
+    at_shape,
+    bucket_worker,
+    shapes_of,
+    tell_buckets,
+)
 from shipped_checks import DEVICE, check_package
 from shipped_kernels import GPU, ROOT, at_small_sizes, make_package, write_kernels
 
@@ -44,6 +51,7 @@ from kmem.errors import KmemError
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import import_outcomes
 from kmem.problem.load import load_problem
+from kmem.records import Problem
 
 #: Shares of the time that the parts may take, when all run.
 SHARES = {"start": 0.1, "winners": 0.4, "buckets": 0.5}
@@ -53,8 +61,10 @@ LEAST_SECONDS = 5.0
 WORKERS_AT_ONCE = max(2, len(os.sched_getaffinity(0)) - 2)
 #: What a part is given: its options, a directory, and whom it tells what it has found so far.
 Part: TypeAlias = Callable[[argparse.Namespace, Path, Callable[[Any], None]], None]
-#: Of the time of the buckets, what goes into preparing them at most.
+#: Of the time of the buckets, after which no further shape is prepared.
 PREPARING = 0.5
+#: Kernels of a problem that may be tried until one is right.
+KERNELS = 4
 
 
 def main() -> None:
@@ -71,7 +81,8 @@ def main() -> None:
     if not GPU and not options.dry:
         sys.exit("No GPU here: --dry checks small sizes in the interpreter")
     if options.part == "worker":
-        print(json.dumps(WORKERS[options.paths[0]](*options.paths[1:])))
+        for answer in WORKERS[options.paths[0]](*options.paths[1:]):
+            print(json.dumps(answer), flush=True)
         return
     began = time.monotonic()
     kept = Kept(Path(os.environ.get("OUT", "runs")) / "shipped.json")
@@ -240,17 +251,28 @@ def name_of(file: str) -> str:
     return path.parent.name if path.stem == "problem" else f"{path.parent.name}/{path.stem}"
 
 
-def winner_worker(file: str, place: str) -> dict[str, Any]:
+def winner_worker(file: str, place: str) -> Iterator[dict[str, Any]]:
     """What became of each check of one problem's winner."""
-    problem = load_problem(Path(file))
+    yield check_winner(load_problem(Path(file)), place)
+
+
+def check_winner(problem: Problem, place: str) -> dict[str, Any]:
+    """What became of each check of a problem's winner, or why there is none to check.
+
+    Nobody has judged what recipes write here: of a few kernels the first is taken whose values are
+    right.
+    """
     try:
         with Memory() as memory:
-            kernels = write_kernels(problem, memory, 1)
-        if not kernels:
-            return {"skipped": "no recipe writes it"}
+            kernels = write_kernels(problem, memory, KERNELS)
         if not GPU:
             problem = at_small_sizes(problem, Path(place) / "small.py")
-        return check_package(make_package([(problem, kernels[0])], Path(place), "shipped"))
+        for number, kernel in enumerate(kernels):
+            package = make_package([(problem, kernel)], Path(place) / str(number), "shipped")
+            row = check_package(package)
+            if "wrong" not in row:
+                return row
+        return {"skipped": f"of {len(kernels)} kernels that recipes write none is right"}
     except KmemError as ex:
         return {"skipped": str(ex).splitlines()[0]}
 
@@ -259,32 +281,100 @@ def winner_worker(file: str, place: str) -> dict[str, Any]:
 
 
 def check_buckets(options: argparse.Namespace, place: Path, keep: Callable[[Any], None]) -> None:
-    """Kernels and compiled baselines in many processes; then everything timed in this one."""
-    began = time.monotonic()
-    prepares = began + PREPARING * (options.ends - began)
-    asked = [
-        (name, str(number), str(options.workers))
-        for number in range(options.workers)
-        for name in reversed(BUCKETS)
-    ]
-    told: dict[str, Any] = {"prepared": []}
-
-    def prepare(words: tuple[str, ...]) -> None:
-        answer = ask("prepare", *words, str(place), ends=prepares)
-        told["prepared"].append({"words": words, **answer})
+    """Shapes are prepared in many processes at once, which then time them one after the other."""
+    left = options.ends - time.monotonic()
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in BUCKETS}
+    workers = 2 if options.dry else options.workers
+    told: dict[str, Any] = {}
+    with ExitStack() as stack:
+        asked = [
+            stack.enter_context(
+                Conversation("bucket", str(number), str(workers), str(place), str(PREPARING * left))
+            )
+            for number in range(workers)
+        ]
+        stack.enter_context(_ended_at(options.ends, asked))
+        told["prepared"] = [next(each.answers, None) or each.failure() for each in asked]
+        print("prepared", json.dumps(told["prepared"]), flush=True)
+        for each in asked:
+            if time.monotonic() > options.ends - LEAST_SECONDS:
+                break
+            each.go_on()
+            for row in each.answers:
+                rows[row.pop("of")].append(row)
+                print(json.dumps(row), flush=True)
+                keep(told | {name: {"rows": found} for name, found in rows.items()})
+            told |= each.failure()
+    for name, found in rows.items():
+        told[name] = tell_buckets(name, found, place / "tables")
+        print(name, {key: value for key, value in told[name].items() if key != "rows"}, flush=True)
         keep(told)
 
-    with ThreadPoolExecutor(1 if options.dry else options.workers) as pool:
-        list(pool.map(prepare, asked[:2] if options.dry else asked))
-    print("prepared", json.dumps(told["prepared"]), flush=True)
-    for number, name in enumerate(BUCKETS):
-        ends = options.ends if number else options.ends - (options.ends - time.monotonic()) / 2
-        told[name] = time_buckets(name, place, ends, partial(_keep_with, keep, told, name))
-        keep(told)
+
+class Conversation:
+    """A process of this file's own that answers in lines, and goes on when it is told to.
+
+    A context manager; the process ends with it.
+    """
+
+    def __init__(self, worker: str, *words: str) -> None:
+        command = [sys.executable, __file__, "worker", worker, *words]
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - until the end
+        self._process = subprocess.Popen(
+            [*command, *(() if GPU else ("--dry",))],
+            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},  # processes are enough
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+        )
+        self.answers = self._read()
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        for line in self._process.stdout:
+            if line.startswith("{"):  # compilers print, too
+                yield json.loads(line)
+
+    def go_on(self) -> None:
+        """Let it answer what it was asked to wait with; nothing if it has ended."""
+        with suppress(OSError):
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+
+    def failure(self) -> dict[str, str]:
+        """What a process said that has ended because it failed; empty for any other."""
+        if self._process.wait() <= 0:  # those below are ended from here
+            return {}
+        self._said.seek(0)
+        return {"worker": f"FAILED({self._said.read().strip().splitlines()[-1:]})"}
+
+    def end(self) -> None:
+        """Whatever it does."""
+        self._process.kill()
+
+    def __enter__(self) -> "Conversation":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.end()
+        self._process.wait()
+        self._said.close()
 
 
-def _keep_with(keep: Callable[[Any], None], told: dict[str, Any], name: str, rows: Any) -> None:
-    keep(told | {name: rows})
+@contextmanager
+def _ended_at(ends: float, asked: Sequence[Conversation]) -> Iterator[None]:
+    """Meanwhile end every process at a moment (of time.monotonic)."""
+
+    def end_all() -> None:
+        for each in asked:
+            each.end()
+
+    timer = threading.Timer(ends - time.monotonic(), end_all)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 PARTS: dict[str, Part] = {
@@ -292,9 +382,9 @@ PARTS: dict[str, Part] = {
     "winners": check_winners,
     "buckets": check_buckets,
 }
-WORKERS: dict[str, Callable[..., Any]] = {
+WORKERS: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "winner": winner_worker,
-    "prepare": prepare_worker,
+    "bucket": bucket_worker,
 }
 
 if __name__ == "__main__":

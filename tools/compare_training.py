@@ -36,8 +36,8 @@ if not torch.cuda.is_available():  # before Triton is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import kmem  # noqa: E402
-from kmem.whole.capture import build_real  # noqa: E402
-from kmem.whole.source import Built, ModelSource, read_source  # noqa: E402
+from kmem.whole.graphs.capture import build_real  # noqa: E402
+from kmem.whole.graphs.source import Built, ModelSource, read_source  # noqa: E402
 
 #: Batches that are learnt, in turns.
 _BATCHES = 4

@@ -44,8 +44,8 @@ from kmem.records import (
     Task,
     fastest_baseline,
 )
-from kmem.run.session import Session, open_session
-from kmem.run.single import Case, Terms, judge_case
+from kmem.run.evaluation.single import Case, Terms, judge_case
+from kmem.run.setup.session import Session, open_session
 
 ROOT = Path(__file__).resolve().parent.parent
 #: On a lent GPU machine only what lies under $OUT comes back.

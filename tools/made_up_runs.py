@@ -43,7 +43,7 @@ from kmem.records import (
     Veto,
 )
 from kmem.run.directory import BREAKDOWN, RunDirectory
-from kmem.run.settings import RunSettings
+from kmem.run.setup.settings import RunSettings
 from kmem.serialize import to_json
 from kmem.whole.state import ModelSettings, ModelState, PieceState, PieceStatus, write_state
 

@@ -57,7 +57,7 @@ from kmem.records import (
     Problem,
     Status,
 )
-from kmem.run.session import versions
+from kmem.run.setup.session import versions
 from kmem.skills import Skill, load_skill
 
 logger = logging.getLogger(__name__)

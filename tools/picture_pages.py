@@ -24,8 +24,8 @@ from PIL import Image
 
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
-from kmem.run.diary import write_entry
 from kmem.run.directory import RunDirectory
+from kmem.run.state.diary import write_entry
 from kmem.ui.pages.machine import Checked
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"

@@ -1,17 +1,18 @@
 """RMSNorm + residual and linear + GELU over 40 shapes each, for tools/check_shipped.py.
 
-Kernels and compiled baselines of each shape are prepared in many processes; then one process times
-the kernels' packages beside the best of eager, torch.compile and (for the product) max-autotune,
-and asks the table of the faster ones for every shape.
+Kernels and compiled baselines of the shapes are prepared in many processes, which then, one after
+the other, time the kernels' packages beside the best of eager, torch.compile and (for the product)
+max-autotune. In the end the table of the faster ones is asked for every shape.
 """
 
-import json
 import math
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,13 @@ def get_init_inputs():
 BUCKETS = {"rms_residual": RMS, "linear_gelu": GELU}
 SHAPES = "rows=1,8,64,512,1000,2048,4096,6000,8192,16384 width=768,1024,2048,4096"
 DRY_SHAPES = "rows=1,20 width=64"
+#: Kernels of a shape that are compared at most, and asked for of each skill.
+_KERNELS, _OF_EACH = 6, 3
 #: About half a millisecond at the clocks of the cards of today.
 _QUEUEING_CYCLES = 1_000_000
+#: Calls in a row take this long together, or are this many.
+_LEAST_MS, _MOST_CALLS = 0.2, 20
+_WARMUP, _ROUNDS = 3, 31
 MODES = {"rms_residual": (None,), "linear_gelu": (None, "max-autotune-no-cudagraphs")}
 
 
@@ -82,33 +88,73 @@ def shapes_of(text: str) -> list[Any]:
         return list(read_shapes(SHAPES if GPU else DRY_SHAPES, load_problem(file)))
 
 
-def prepare_worker(name: str, first: str, workers: str, place: str) -> dict[str, Any]:
-    """Write and compile kernels of every so many shapes, and compile their baselines."""
-    text, done = BUCKETS[name], 0
-    for shape in shapes_of(text)[int(first) :: int(workers)]:
-        problem = at_shape(text, shape, Path(place) / f"{name}.py")
-        label = label_of(shape)
-        with Memory() as memory:
-            kernels = write_kernels(problem, memory, 4)
-        if not GPU:
-            problem = at_small_sizes(problem, Path(place) / f"{name}_{label}_small.py")
-        packages = [
-            run_kernel(problem, kernel, Path(place) / name / label / str(number))
-            for number, kernel in enumerate(kernels)
-        ]
-        about = {
-            "problem": problem.path,
-            "kernels": len(kernels),
-            "packages": [str(package.directory) for package, is_right in packages if is_right],
-        }
-        (Path(place) / f"{name}_{label}.json").write_text(json.dumps(about), encoding="utf-8")
-        model, inputs = make_original(packages[0][0].entries[0])
-        for mode in MODES[name] if GPU else ():
-            torch._dynamo.reset()
-            with torch.no_grad():
-                torch.compile(model, mode=mode)(*inputs)
-        done += 1
-    return {"prepared": done, "of": name}
+@dataclass(frozen=True)
+class Prepared:
+    """A shape whose kernels are compiled and compared, and whose baselines are compiled.
+
+    `calls` has what is to be timed, by name: on a GPU a captured graph of `repeats` calls in a row.
+    """
+
+    shape: dict[str, int]
+    problem: str
+    kernels: int
+    packages: Sequence[Package]
+    calls: dict[str, Callable[[], object]]
+    repeats: int
+
+
+def bucket_worker(first: str, workers: str, place: str, seconds: str) -> Iterator[dict[str, Any]]:
+    """Prepare every so many shapes; then, once a line comes in, time them.
+
+    The first answer is how many there are, the others are rows. A process that has compiled a
+    baseline times it, too, for compiling it again takes most of the time.
+
+    Args:
+        first: of the shapes of both buckets.
+        seconds: until no further shape is prepared.
+    """
+    ends = time.monotonic() + float(seconds)
+    prepared: dict[str, list[Prepared]] = {}
+    for name, text in BUCKETS.items():
+        for shape in shapes_of(text)[int(first) :: int(workers)]:
+            if time.monotonic() < ends:
+                prepared.setdefault(name, []).append(prepare(name, shape, Path(place)))
+    yield {"prepared": sum(map(len, prepared.values()))}
+    sys.stdin.readline()
+    for name, shapes in prepared.items():
+        for each in shapes:
+            yield {"of": name, **time_shape(each)}
+
+
+def prepare(name: str, shape: Any, place: Path) -> Prepared:
+    """Write and compile kernels of one shape, and compile its baselines."""
+    problem = at_shape(BUCKETS[name], shape, place / f"{name}.py")
+    label = label_of(shape)
+    with Memory() as memory:
+        kernels = write_kernels(problem, memory, _KERNELS, _OF_EACH)
+    if not GPU:
+        problem = at_small_sizes(problem, place / f"{name}_{label}_small.py")
+    written = [
+        run_kernel(problem, kernel, place / name / label / str(number))
+        for number, kernel in enumerate(kernels)
+    ]
+    right = [package for package, is_right in written if is_right]
+    model, inputs = make_original(written[0][0].entries[0])
+    calls: dict[str, Callable[[], object]] = {}
+    repeats = 1
+    if GPU:
+        with torch.no_grad():
+            repeats = calls_for(partial(model, *inputs))
+            calls["eager"] = captured_calls(partial(model, *inputs), repeats)
+            for mode in MODES[name]:
+                torch._dynamo.reset()
+                fast = partial(torch.compile(model, mode=mode), *inputs)
+                calls[mode or "compile"] = captured_calls(fast, repeats)
+            for package in right:
+                with kmem.apply(model, package):
+                    call = captured_calls(partial(model, *inputs), repeats)
+                    calls[str(package.directory)] = call
+    return Prepared(dict(shape), problem.path, len(kernels), right, calls, repeats)
 
 
 def run_kernel(problem: Any, kernel: Kernel, place: Path) -> tuple[Package, bool]:
@@ -124,78 +170,56 @@ def run_kernel(problem: Any, kernel: Kernel, place: Path) -> tuple[Package, bool
     return package, served and all(error <= most for error, most in pairs)
 
 
-def time_buckets(
-    name: str, place: Path, ends: float, keep: Callable[[dict[str, Any]], None]
-) -> dict[str, Any]:
-    """Times of every prepared shape, the kernels' own package among them, and their ratios.
+def tell_buckets(name: str, rows: Sequence[dict[str, Any]], place: Path) -> dict[str, Any]:
+    """Rows of a bucket, what they come to, and whether the table of its kernels serves all calls.
 
     Args:
-        place: where `prepare_worker` left its files.
-        ends: when there is no more time (of time.monotonic).
-        keep: given what is known so far, after each shape.
+        rows: of `bucket_worker`.
     """
-    rows: list[dict[str, Any]] = []
+    told: dict[str, Any] = {"rows": rows}
     chosen = []
-    for shape in shapes_of(BUCKETS[name]):
-        file = place / f"{name}_{label_of(shape)}.json"
-        if not file.is_file():
-            rows.append({"shape": dict(shape), "late": "not prepared"})
-            continue
-        if time.monotonic() > ends - 10:
-            rows.append({"shape": dict(shape), "late": "no time was left"})
-            continue
-        about = json.loads(file.read_text(encoding="utf-8"))
-        right = [find_package(Path(each)) for each in about["packages"]]
-        row, best = time_shape(name, right)
-        kernels = {"kernels": about["kernels"], "right": len(right)}
-        rows.append({"shape": dict(shape), **kernels, **row})
-        if best is not None:
-            problem = load_problem(Path(about["problem"]))
-            chosen.append((problem, Kernel(best.entries[0].kernel.read_text(encoding="utf-8"))))
-        print(name, json.dumps(rows[-1]), flush=True)
-        keep({"rows": rows, **summary(rows)})
-    package = make_package(chosen, place / f"{name}_table", name) if chosen else None
-    told: dict[str, Any] = {"rows": rows, "table": len(chosen)}
-    if package is not None:
-        told |= apply_table(package)
+    for row in rows:
+        if "serves" in row:
+            kernel = find_package(Path(row["serves"])).entries[0].kernel
+            chosen.append((load_problem(Path(row["problem"])), kernel.read_text(encoding="utf-8")))
+    if chosen:
+        runs = [(problem, Kernel(text)) for problem, text in chosen]
+        told |= {"table": len(runs)} | apply_table(make_package(runs, place / name, name))
     told |= summary(rows)
-    print(name, {key: value for key, value in told.items() if key != "rows"}, flush=True)
+    told["late"] = len(shapes_of(BUCKETS[name])) - len(rows)
     return told
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Geometric mean and worst of the shapes that were timed, beside how many were not."""
+    """Geometric mean and worst of the shapes that were timed."""
     ratios = [row["ratio"] for row in rows if row.get("ratio")]
     if not ratios:
         return {}
     mean = math.exp(statistics.fmean(map(math.log, ratios)))
-    late = sum("late" in row for row in rows)
-    return {"geometric_mean": mean, "worst": min(ratios), "timed": len(ratios), "late": late}
+    return {"geometric_mean": mean, "worst": min(ratios), "timed": len(ratios)}
 
 
-def time_shape(name: str, packages: Sequence[Package]) -> tuple[dict[str, Any], Package | None]:
+def time_shape(prepared: Prepared) -> dict[str, Any]:
     """Milliseconds of the baselines and of the fastest package; without a GPU nothing."""
-    if not packages:
-        return {"kernel": "FAILED(no kernel is right)"}, None
+    row = {
+        "shape": prepared.shape,
+        "problem": prepared.problem,
+        "kernels": prepared.kernels,
+        "right": len(prepared.packages),
+    }
+    if not prepared.packages:
+        return row | {"kernel": "FAILED(no kernel is right)"}
     if not GPU:
-        return {}, packages[0]
-    model, inputs = make_original(packages[0].entries[0])
-    with torch.no_grad():
-        times = {"eager": latency_ms(lambda: model(*inputs))}
-        for mode in MODES[name]:
-            torch._dynamo.reset()
-            fast = torch.compile(model, mode=mode)
-            times[mode or "compile"] = latency_ms(lambda: fast(*inputs))  # noqa: B023
-        kernels = []
-        for package in packages:
-            with kmem.apply(model, package):
-                kernels.append(latency_ms(lambda: model(*inputs)))
-    best_ms, kernel_ms = min(times.values()), min(kernels)
+        return row | {"serves": str(prepared.packages[0].directory)}
+    times = latencies_ms(prepared.calls, prepared.repeats)
+    ours = {str(each.directory) for each in prepared.packages}
+    best = min(ours, key=times.__getitem__)
+    others = {name: ms for name, ms in times.items() if name not in ours}
     # a package is asked in place of the module's own code, which is what runs without a row for it
-    serves = kernel_ms < times["eager"]
-    ratio = best_ms / (kernel_ms if serves else times["eager"])
-    row = {"ms": times, "kernel_ms": kernel_ms, "serves": serves, "ratio": ratio}
-    return row, packages[kernels.index(kernel_ms)] if serves else None
+    serves = {"serves": best} if times[best] < times["eager"] else {}
+    ratio = min(others.values()) / min(times[best], times["eager"])
+    figures = {"ms": others, "kernel_ms": times[best], "repeats": prepared.repeats, "ratio": ratio}
+    return row | figures | serves
 
 
 def apply_table(package: Package) -> dict[str, Any]:
@@ -217,29 +241,56 @@ def apply_table(package: Package) -> dict[str, Any]:
     return told | ({"table": "FAILED(calls were not served)"} if unserved else {})
 
 
-@contextmanager
-def flushed() -> Iterator[Callable[[], None]]:
-    """What empties the cache: nothing that is timed finds its inputs there."""
-    memory = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
-    yield memory.zero_
-
-
-def latency_ms(call: Callable[[], object], repeats: int = 30) -> float:
-    """Median time of a call on the device, in milliseconds, with a cold cache.
-
-    The device is kept busy until all of a call is queued, so that the host's time is not in it.
-    """
-    for _ in range(5):
+def calls_for(call: Callable[[], object]) -> int:
+    """How many calls in a row take long enough to be timed by events, which tell half a us."""
+    for _ in range(3):
         call()
-    times = []
-    with flushed() as flush:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(_QUEUEING_CYCLES)  # until the call is queued
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return min(_MOST_CALLS, max(1, math.ceil(_LEAST_MS / begin.elapsed_time(end))))
+
+
+def captured_calls(call: Callable[[], object], repeats: int) -> Callable[[], object]:
+    """So many calls in a row as one CUDA graph: no time of the host is in it.
+
+    What it reads lives as long as it does.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         for _ in range(repeats):
-            flush()
-            torch.cuda._sleep(_QUEUEING_CYCLES)
+            call()
+
+    def replay(held: Callable[[], object] = call) -> None:
+        graph.replay()
+
+    return replay
+
+
+def latencies_ms(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median time of one call of each, in milliseconds; all take turns, each with a cold cache.
+
+    Of several calls in a row only the first one finds the cache cold, whatever is timed.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    memory = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+    for round_number in range(_WARMUP + _ROUNDS):
+        for name, call in calls.items():
+            memory.zero_()  # nothing that is timed finds its inputs in the cache
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             call()
             end.record()
             end.synchronize()
-            times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+            if round_number >= _WARMUP:
+                times[name].append(begin.elapsed_time(end) / repeats)
+    return {name: statistics.median(taken) for name, taken in times.items()}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kmem.codegen.constants import source_at
+from kmem.codegen.module.constants import source_at
 from kmem.deploy.package import Package, export_package
 from kmem.devices import detect_device, named_target
 from kmem.explore.recipes.author import RecipeAuthor
@@ -41,21 +41,24 @@ from kmem.records import (
     Task,
     Timing,
 )
-from kmem.run.result import Result
-from kmem.run.session import Session, open_session
+from kmem.run.report.result import Result
+from kmem.run.setup.session import Session, open_session
 
 GPU = torch.cuda.is_available()
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = detect_device() or named_target("h200")
-#: Skills of which kernels are asked, those that move most bytes first, and how many of each.
+#: Skills of which kernels are asked, those that move most bytes first; and how many of each.
 _SKILLS, _OF_EACH = 3, 2
 _TASK = Task(Move.SEED, "", None, 1, "checked as it is shipped")
 
 
-def write_kernels(problem: Problem, memory: Memory, most: int) -> list[Kernel]:
+def write_kernels(
+    problem: Problem, memory: Memory, most: int, of_each: int = _OF_EACH
+) -> list[Kernel]:
     """The remembered winner of a problem's very graph; else at most so many that recipes write.
 
-    Without a GPU they are for the small sizes, as `at_small_sizes` has the problem.
+    Of each skill at most `of_each` are asked for. Without a GPU they are for the small sizes, as
+    `at_small_sizes` has the problem.
     """
     registry = collect(build_plugin_manager())
     session = open_session(problem, Contract(), TARGET, GPU, registry, memory)
@@ -69,7 +72,7 @@ def write_kernels(problem: Problem, memory: Memory, most: int) -> list[Kernel]:
         largest = sorted(session.writable, key=lambda name: -session.writable[name])
         skills = [*session.rewritten, *largest][:_SKILLS]
         asked = [
-            _written(session, replace(_TASK, skill=skill, samples=_OF_EACH)) for skill in skills
+            _written(session, replace(_TASK, skill=skill, samples=of_each)) for skill in skills
         ]
         # the best guess of every skill, then the second ones
         found = [kernel for each in zip_longest(*asked) for kernel in each if kernel is not None]

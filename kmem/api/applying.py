@@ -7,10 +7,10 @@ from kmem.deploy.package import Package
 from kmem.deploy.shipped.patch import Handle
 from kmem.deploy.shipped.patch import apply as bind
 from kmem.deploy.sources import entries_from
-from kmem.run.result import Result
-from kmem.whole.binding import Composed, ModelHandle
-from kmem.whole.binding import bind as bind_composed
-from kmem.whole.bucket_table import ComposedTable, bind_table
+from kmem.run.report.result import Result
+from kmem.whole.composing.binding import Composed, ModelHandle
+from kmem.whole.composing.binding import bind as bind_composed
+from kmem.whole.composing.bucket_table import ComposedTable, bind_table
 from kmem.whole.result import ModelResult
 
 

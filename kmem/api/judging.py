@@ -10,7 +10,7 @@ from kmem.api.keywords import choose, refuse_unknown
 from kmem.devices import detect_device, named_target
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Baseline, Contract, Measurement, Precision, Purity, Status
-from kmem.run.single import (
+from kmem.run.evaluation.single import (
     Terms,
     find_checkers,
     judge_case,

@@ -5,9 +5,9 @@ from pathlib import Path
 from kmem.deploy.installed import installed_place
 from kmem.deploy.package import Package
 from kmem.deploy.sources import find_source
-from kmem.run.result import Result
-from kmem.whole.binding import Composed, read_composed
-from kmem.whole.bucket_table import ComposedTable, read_table
+from kmem.run.report.result import Result
+from kmem.whole.composing.binding import Composed, read_composed
+from kmem.whole.composing.bucket_table import ComposedTable, read_table
 from kmem.whole.result import ModelResult, read_result
 
 

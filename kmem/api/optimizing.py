@@ -33,10 +33,10 @@ from kmem.records import (
 )
 from kmem.run.directory import default_run_directory
 from kmem.run.perform import Audience, perform
-from kmem.run.progress import Event
-from kmem.run.result import Result
-from kmem.run.settings import RunSettings, new_run
-from kmem.run.shapes import runs_for_files, write_shapes
+from kmem.run.report.result import Result
+from kmem.run.setup.settings import RunSettings, new_run
+from kmem.run.setup.shapes import runs_for_files, write_shapes
+from kmem.run.state.progress import Event
 
 Progress = Callable[[Event], None]
 #: Sizes of a file's integers, or the arguments of forwards of a module.

@@ -36,7 +36,7 @@ def export(
     undo and status, a table of which kernel serves which inputs on which device, tests, a
     benchmark, and a card with evidence, accuracy and licence. Prints the directory.
     """
-    from kmem.run.loading import load_run  # loads torch, as what follows
+    from kmem.run.report.loading import load_run  # loads torch, as what follows
 
     results = [load_run(run) for run in runs]
     if form == "flashinfer":

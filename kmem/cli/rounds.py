@@ -15,8 +15,8 @@ from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.memory.store import Memory
 from kmem.orchestrate.vetoes import describe_check
 from kmem.records import Attempt, Claim, Lesson, Measurement, Plan, Profile
-from kmem.run.conversations import render_conversation
-from kmem.run.finished import describe_unjudged
+from kmem.run.report.finished import describe_unjudged
+from kmem.run.state.conversations import render_conversation
 from kmem.serialize import to_data
 
 

@@ -20,9 +20,9 @@ from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Attempt, Budget
-from kmem.run.costs import count_wins, describe_costs
 from kmem.run.directory import default_run_directory
-from kmem.run.first_screen import summarise
+from kmem.run.report.costs import count_wins, describe_costs
+from kmem.run.report.first_screen import summarise
 from kmem.serialize import to_data
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from kmem.deploy.entries import Wide
 from kmem.deploy.package import Package, export_package
 from kmem.records import Run, RunResult
-from kmem.run.first_screen import summarise
-from kmem.run.result import Result
+from kmem.run.report.first_screen import summarise
+from kmem.run.report.result import Result
 
 
 @dataclass(frozen=True, slots=True)

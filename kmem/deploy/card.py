@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import kmem
-from kmem.run.first_screen import FLAGS
+from kmem.run.report.first_screen import FLAGS
 
 _USE = """\
 ## Use

@@ -24,10 +24,12 @@ from kmem.problem.graph import OpGraph
 from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
 from kmem.records import Measurement, Precision, Problem, TensorSpec
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 
 #: The last element that a signed 32-bit offset reaches.
 _MAX_OFFSET = 2**31 - 1
+#: Source: torch, ATen/core/dispatch/DispatchKeyExtractor.h: a bit for each argument of a schema.
+_MOST_ARGUMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +141,23 @@ def describe_computation(
     _refuse_constructor(init, what)
     names, prints = _trace_reference(module, init, inputs, precision, what)
     read = {ref for node in graph.nodes for ref in node.refs()}
+    state = [
+        {"name": each.target, **_spec_data(each.spec)}
+        for each in graph.placeholders
+        if each.kind in ("parameter", "buffer") and each.name in read
+    ]
+    taken = sum(each.spec is not None for each in _inputs(graph)) + len(state)
+    if taken > _MOST_ARGUMENTS:
+        raise OutputError(
+            f"{what} cannot be shipped: its operator would take {taken} tensors, and torch's take "
+            f"{_MOST_ARGUMENTS} at most; optimise its parts (kmem optimize --pieces)"
+        )
     return graph, {
         **prints,
         "inputs": inputs,
         "outputs": [_spec_data(graph.node(each).spec) for each in graph.outputs],
         "returns_tuple": graph.returns_tuple,
-        "state": [
-            {"name": each.target, **_spec_data(each.spec)}
-            for each in graph.placeholders
-            if each.kind in ("parameter", "buffer") and each.name in read
-        ],
+        "state": state,
         "parameters": names,
         "training": graph.training,
         "init": repr(init),

@@ -19,7 +19,7 @@ from kmem.deploy.entries import Draft, draft_entries
 from kmem.deploy.package import refuse_foreign, replace_directory
 from kmem.errors import OutputError
 from kmem.measure.bundle import Bundle, read_bundle
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 
 _AUTHOR = "kmem"
 #: The dtypes of the schema that torch calls so too.

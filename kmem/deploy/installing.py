@@ -22,7 +22,7 @@ from kmem.errors import BundleError, OutputError, first_line
 from kmem.measure.bundle import Bundle, read_bundle
 from kmem.problem.shapes import problem_at
 from kmem.records import Kernel, Problem, Status
-from kmem.run.single import Case, Terms, judge_case
+from kmem.run.evaluation.single import Case, Terms, judge_case
 
 HUB = "HUB:"
 

@@ -22,7 +22,7 @@ from kmem.deploy.card import render_card, render_hub_card
 from kmem.deploy.entries import Draft, Wide, draft_entries
 from kmem.deploy.shipped.table import FORMAT, Entry, PackageError, read_table
 from kmem.errors import OutputError
-from kmem.run.result import Result
+from kmem.run.report.result import Result
 
 _SHIPPED = Path(__file__).with_name("shipped")
 _BESIDE = Path(__file__).with_name("beside")

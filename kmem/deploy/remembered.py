@@ -26,7 +26,7 @@ from kmem.memory.location import default_db_path
 from kmem.memory.runs.entries import RunLine
 from kmem.memory.store import Memory
 from kmem.records import Precision, RunState
-from kmem.run.loading import load_run
+from kmem.run.report.loading import load_run
 
 logger = logging.getLogger(__name__)
 

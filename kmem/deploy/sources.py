@@ -8,8 +8,8 @@ from kmem.deploy.entries import entries_of
 from kmem.deploy.package import Package, find_package
 from kmem.deploy.shipped.table import Entry
 from kmem.errors import OutputError
-from kmem.run.loading import load_run
-from kmem.run.result import Result
+from kmem.run.report.loading import load_run
+from kmem.run.report.result import Result
 
 Source = Result | Bucketed | Package | str | Path
 

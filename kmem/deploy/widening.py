@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kmem.codegen.constants import BEGIN, END, keeps_constants
+from kmem.codegen.module.constants import BEGIN, END, keeps_constants
 from kmem.deploy.entries import Wide, describe_computation
 from kmem.deploy.formulas import fit_numbers, fit_texts
 from kmem.deploy.shipped.between import text_at
@@ -30,10 +30,10 @@ from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.problem.shapes import Shape, SizeRange, label_of
 from kmem.records import Kernel, Move, Problem, SiteChoice, Status, Task
-from kmem.run.result import Result
-from kmem.run.session import Session, open_session
-from kmem.run.shapes import write_shapes
-from kmem.run.single import Terms, judge_case, make_case
+from kmem.run.evaluation.single import Terms, judge_case, make_case
+from kmem.run.report.result import Result
+from kmem.run.setup.session import Session, open_session
+from kmem.run.setup.shapes import write_shapes
 
 #: Fewer sizes than these tell no formula, unless they are all that there are.
 _LEAST_SIZES = 4

@@ -42,7 +42,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Attempt, Budget, Outcome, Run, Strategy
 from kmem.run.loop import optimize
-from kmem.run.session import load_library
+from kmem.run.setup.session import load_library
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,8 +26,8 @@ from kmem.profile.estimate import estimate_launches
 from kmem.profile.static import StaticProfiler
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Attempt, Baseline, Contract, Device, Kernel, Knob, Measurement, Profile
-from kmem.run.evaluator import Admitted, Evaluator
-from kmem.run.session import Session
+from kmem.run.evaluation.evaluator import Admitted, Evaluator
+from kmem.run.setup.session import Session
 from kmem.skills import Skill
 
 _LAUNCHER = """

@@ -9,7 +9,7 @@ from pydantic import Field
 from kmem.devices import detect_device, named_target
 from kmem.errors import CaseError
 from kmem.records import Device
-from kmem.run.single import read_kernel
+from kmem.run.evaluation.single import read_kernel
 from kmem.vocabulary import OPERATORS
 
 #: Profiles, estimates and remembered kernels are for this device where there is no GPU and none is

@@ -56,8 +56,8 @@ from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
 from kmem.profile.ncu_csv import read_report
 from kmem.records import Contract, Device, Kernel, Precision, Profile, Purity
-from kmem.run.session import Session, load_library, open_session, versions
-from kmem.run.single import Case, Terms, judge_case, make_case, read_small_constants
+from kmem.run.evaluation.single import Case, Terms, judge_case, make_case, read_small_constants
+from kmem.run.setup.session import Session, load_library, open_session, versions
 from kmem.serialize import to_data
 from kmem.skills import Skill, load_skill
 

@@ -20,9 +20,9 @@ from kmem.records import (
     Status,
     Task,
 )
-from kmem.run.recorder import make_outcome
-from kmem.run.session import Session
-from kmem.run.single import Case
+from kmem.run.evaluation.single import Case
+from kmem.run.setup.session import Session
+from kmem.run.state.recorder import make_outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class Competition:
         slow = [name for name in names if name == SLOW_BASELINE]
         for name in quick:
             self._start(name)
+        self._resources.try_on_cpu()
         with open_lease(self._locks, self._on_event) as lease:  # this thread's own
             with lease.hold(exclusive=False), room_for(self._resources.traced.problem):
                 inputs = self._resources.timed_inputs()

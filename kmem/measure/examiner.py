@@ -82,6 +82,7 @@ class Examiner:
             seconds_left=self._seconds_left,
         )
         try:
+            self._resources.try_on_cpu()
             with self._resources.hold_gpu(exclusive=False), room_for(self._problem):
                 step(examination)
         except Refused as ex:

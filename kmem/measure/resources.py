@@ -19,8 +19,7 @@ import torch
 from kmem.devices import cuda_properties
 from kmem.errors import RUN_AGAIN, ExecutorError
 from kmem.host.lease import GpuLease, gpu_uuid
-from kmem.measure.oracle.domain import SMALL_BYTES, find_refused
-from kmem.measure.oracle.forward import tensor_bytes
+from kmem.measure.oracle.domain import find_refused, has_small_inputs, may_stop_gpu
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
@@ -95,10 +94,12 @@ class JudgeResources:
         # processes of baselines that are still to be loaded
         self._starting: dict[str, WorkerProcess] = {}
         self._ipc: bool | None = None
-        self._refused: dict[str, str] | None = None
+        self._refused: dict[str, str] = {}
         # baselines are timed in a thread of their own
         self._making, self._loading = threading.RLock(), threading.RLock()
-        self._is_tried = False  # whether `_refused` was found out
+        self._trying = threading.RLock()
+        # whether it was asked on the CPU what the module raises for, and whether that is known
+        self._is_asked = self._is_tried = False
 
     def close(self) -> None:
         self.workers.close()
@@ -139,7 +140,8 @@ class JudgeResources:
                 if not self.gpu:
                     made.target = cuda_properties(self.traced.device)
                 else:
-                    made.refused |= self._refused_inputs()
+                    self.try_on_cpu()
+                    made.refused |= self._refused
                     made.is_tried = self._is_tried
             return self._references[workload]
 
@@ -167,18 +169,24 @@ class JudgeResources:
             seed=self.seed_for("parameters", workload),
         )
 
-    def _refused_inputs(self) -> dict[str, str]:
-        """What the module raises for, tried once on the CPU before the GPU is asked."""
-        if self._refused is None:
-            name = "small" if self.has_small else self.main
-            is_small = (
-                self.has_small or tensor_bytes(self._references[name].inputs.values) <= SMALL_BYTES
-            )
-            on_cpu = self._placement(torch.device("cpu"), ipc=False)
-            make = partial(self._make_reference, name, on_cpu)
-            self._refused = find_refused(make, self.seed_for) if is_small else {}
-            self._is_tried = is_small
-        return self._refused
+    def try_on_cpu(self) -> None:
+        """Find out once what the module raises for, before the GPU is asked.
+
+        It may take seconds, in which others should have the GPU: call it without the lease.
+        """
+        with self._trying:
+            if not self.gpu or self._is_asked:
+                return
+            self._is_asked = True
+            graph = self.traced.graphs.get("full")
+            if not may_stop_gpu(graph):
+                self._is_tried = True
+            elif self.has_small or has_small_inputs(graph):
+                name = "small" if self.has_small else self.main
+                on_cpu = self._placement(torch.device("cpu"), ipc=False)
+                make = partial(self._make_reference, name, on_cpu)
+                found = find_refused(make, self.seed_for)
+                self._is_tried, self._refused = found is not None, found or {}
 
     def timed_inputs(self) -> TimedInputs:
         """Inputs of the main workload for timed calls."""

@@ -64,7 +64,7 @@ class Devices(Tables):
         self, problem_hash: str, device: str, precision: Precision
     ) -> tuple[Baseline, ...]:
         """The baselines kept last of a problem's full workload, whatever the versions; by name."""
-        contract = to_json(Contract(precision))  # as run/baselines.py keeps them
+        contract = to_json(Contract(precision))  # as run/evaluation/baselines.py keeps them
         rows = self._storage.read(
             """
             select name, record, max(rowid) from baselines

@@ -1,8 +1,8 @@
 """The operator graph of one traced forward: values in execution order, without torch objects.
 
 Owned here: the shape of the graph, the lookups that recipes need, and its two identities. trace.py
-makes a graph, bound.py costs it, recipes match it, and codegen/module.py writes it out again. What
-an operator means stands in operators/.
+makes a graph, bound.py costs it, recipes match it, and codegen/module/ writes it out again. What an
+operator means stands in operators/.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -10,9 +10,9 @@ from kmem.plugins import Registry
 from kmem.profile.compile.pool import CompilePool, CompileProcesses
 from kmem.profile.compile.report import CompileStatus
 from kmem.records import Attempt, Baseline, Device, Kernel, Measurement, Profile, Run
-from kmem.run.evaluator import Admitted, Evaluator
+from kmem.run.evaluation.evaluator import Admitted, Evaluator
 from kmem.run.loop import optimize
-from kmem.run.session import open_session
+from kmem.run.setup.session import open_session
 
 #: For all candidates of a first round; what is not compiled by then is left to the run.
 _WITHIN_S = 600.0

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TypeVar
 
-from kmem.codegen.module import with_evidence
+from kmem.codegen.module.assemble import with_evidence
 from kmem.errors import OutputError
 from kmem.records import (
     Attempt,
@@ -34,9 +34,9 @@ Record = TypeVar("Record")
 
 _LOCK, _KILLS = "run.lock", "kills.txt"
 _OWNER = "run.json"
-#: Where the module's own time goes: written and read by breakdown.py.
+#: Where the module's own time goes: written and read by state/breakdown.py.
 BREAKDOWN = "breakdown.json"
-#: What a run said and when: written and read by diary.py.
+#: What a run said and when: written and read by state/diary.py.
 DIARY = "diary.jsonl"
 #: What a run writes for its user: a directory with one of these and no owner is somebody's.
 _RESULTS = ("best_kernel.py", "report.md", "result.json", "top_kernels", "attempts")

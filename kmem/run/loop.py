@@ -3,8 +3,8 @@
 A round profiles, diagnoses, prescribes, orchestrates, explores, measures and reflects; no other
 module knows this order. Every decision is a pure function of records, so that a killed run resumes
 by walking the same path again with its finished measurements and answers at hand. Candidates pass
-from authors.py through measuring.py into the history, and from there into the situations of the
-next round; recorder.py keeps a copy of everything.
+from stages/authors.py through evaluation/measuring.py into the history, and from there into the
+situations of the next round; state/recorder.py keeps a copy of everything.
 """
 
 import math
@@ -27,19 +27,19 @@ from kmem.orchestrate.stop import has_gained, is_as_remembered, minutes_used_up,
 from kmem.orchestrate.vetoes import Past, count_doubts
 from kmem.plugins import Registry
 from kmem.records import Candidate, Move, Plan, Run, RunResult, RunState, Strategy, Task
-from kmem.run.authors import Authors
-from kmem.run.clock import Clock
-from kmem.run.conclude import conclude
-from kmem.run.convergence import load_plotting
-from kmem.run.conversations import FiledArchive
-from kmem.run.parts import OpenEvaluator, Parts, open_parts
-from kmem.run.progress import Event
-from kmem.run.recall import Remembered, recall
-from kmem.run.reflect import reflect
-from kmem.run.session import Session
-from kmem.run.stopping import reason_enough
-from kmem.run.survey import describe_situation, survey
-from kmem.run.verifying import is_winner, verify_early, verify_ranking
+from kmem.run.report.convergence import load_plotting
+from kmem.run.setup.session import Session
+from kmem.run.stages.authors import Authors
+from kmem.run.stages.conclude import conclude
+from kmem.run.stages.parts import OpenEvaluator, Parts, open_parts
+from kmem.run.stages.recall import Remembered, recall
+from kmem.run.stages.reflect import reflect
+from kmem.run.stages.stopping import reason_enough
+from kmem.run.stages.survey import describe_situation, survey
+from kmem.run.stages.verifying import is_winner, verify_early, verify_ranking
+from kmem.run.state.clock import Clock
+from kmem.run.state.conversations import FiledArchive
+from kmem.run.state.progress import Event
 
 #: Candidates that are measured ahead of all others, each from another direction.
 _SCOUTS = 4

@@ -17,18 +17,18 @@ from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Device, Run, RunResult, RunState
-from kmem.run.baselines import count_loaded_at_once
-from kmem.run.breakdown import keep_breakdown
-from kmem.run.ceilings import measured_ceilings
-from kmem.run.diary import noted, write_entry
 from kmem.run.directory import RunDirectory
-from kmem.run.evaluator import LiveEvaluator
-from kmem.run.finished import Executable, FinishedRun
+from kmem.run.evaluation.baselines import count_loaded_at_once
+from kmem.run.evaluation.evaluator import LiveEvaluator
+from kmem.run.evaluation.processes import EvaluatorProcesses
 from kmem.run.loop import optimize
-from kmem.run.processes import EvaluatorProcesses
-from kmem.run.progress import Announce, Event
-from kmem.run.report import write_report
-from kmem.run.session import Session, open_session
+from kmem.run.report.finished import Executable, FinishedRun
+from kmem.run.report.report import write_report
+from kmem.run.setup.ceilings import measured_ceilings
+from kmem.run.setup.session import Session, open_session
+from kmem.run.state.breakdown import keep_breakdown
+from kmem.run.state.diary import noted, write_entry
+from kmem.run.state.progress import Announce, Event
 from kmem.serialize import to_json
 
 #: What torch.export loads when it is first used: most of the time of tracing a module in a new

@@ -49,14 +49,14 @@ from kmem.records import (
     RunResult,
     Status,
 )
-from kmem.run.background import copy_backgrounds
-from kmem.run.clock import Clock
 from kmem.run.directory import RunDirectory
-from kmem.run.evaluator import Admitted, Evaluator
+from kmem.run.evaluation.evaluator import Admitted, Evaluator
 from kmem.run.loop import optimize
-from kmem.run.progress import Announce, Event
-from kmem.run.recall import read_rungs, write_rungs
-from kmem.run.session import Session, open_session
+from kmem.run.setup.session import Session, open_session
+from kmem.run.stages.recall import read_rungs, write_rungs
+from kmem.run.state.background import copy_backgrounds
+from kmem.run.state.clock import Clock
+from kmem.run.state.progress import Announce, Event
 
 
 class RecordedClock(Clock):

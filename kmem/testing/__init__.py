@@ -20,7 +20,7 @@ contract that the instance breaks. No suite needs a GPU or the network. A test o
 - executor.py: the suite of `kmem.interfaces.Executor`.
 - crew.py: the suite of the crew that an executor opens.
 - profiler.py: the suite of `kmem.interfaces.Profiler`.
-- evaluator.py: the suite of `kmem.run.evaluator.Evaluator`.
+- evaluator.py: the suite of `kmem.run.evaluation.evaluator.Evaluator`.
 """
 
 from kmem.testing.author import check_author

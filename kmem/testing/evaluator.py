@@ -1,4 +1,4 @@
-"""The suite of `kmem.run.evaluator.Evaluator`.
+"""The suite of `kmem.run.evaluation.evaluator.Evaluator`.
 
 Covered: what each answer must hold, that a resumed run is answered alike, and that every kernel is
 judged once. Not covered: whether verdicts are true.
@@ -24,7 +24,7 @@ from kmem.records import (
 from kmem.testing.wording import check_line
 
 if TYPE_CHECKING:  # imports torch
-    from kmem.run.evaluator import Admitted, Evaluator
+    from kmem.run.evaluation.evaluator import Admitted, Evaluator
 
 
 #: What the suite gives an evaluator for the baselines.

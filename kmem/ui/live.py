@@ -13,8 +13,8 @@ from typing import TypeAlias
 from kmem.errors import MemoryStoreError
 from kmem.memory.store import Memory
 from kmem.records import content_hash
-from kmem.run.diary import diary_length
 from kmem.run.directory import is_worked_on
+from kmem.run.state.diary import diary_length
 from kmem.ui.addresses import run_address
 from kmem.ui.reader import Reader, data_version
 

@@ -2,31 +2,13 @@
 
 In the order in which a model passes:
 
-- source.py: what a user may name as a model, and the module and inputs behind the name.
-- observe.py: with which shapes submodules are called, where only values can show it.
-- drawing.py: which operators draw random numbers, and the same numbers drawn again.
-- tidying.py: a captured graph without what only tracing needed.
-- capture.py: a model as graphs of plain operators.
-- loops.py: loops over time in a graph.
-- cut.py: a graph cut into pieces.
-- pieces.py: the pieces of a model, equal ones as one, with what they take and could take.
 - process.py: a question to a process of its own.
 - turns.py: the GPU for one process as long as something is timed.
-- measured.py: what each operator takes, measured where there is a GPU.
-- remembered.py: what memory holds of the pieces.
-- account.py: where the time goes, by operator, submodule, launch and piece.
-- values.py: how the values of a model are spread.
-- free_sizes.py: which sizes of a piece may vary, and how all its others follow from them.
-- write_piece.py: a piece as a problem file.
-- extract.py: the pieces as files, and told in a table.
-- compose.py: a model put together again, with kernels in the places of pieces.
-- recompute.py: a backward for kernels that have none.
-- in_place.py: what stands in the place of a module's forward, and how it has fared.
-- binding.py: a composed model bound to a user's model, and taken away again.
-- bucket_table.py: a model composed at several shapes, and the one that serves a call.
-- clock.py: how fast a composed model is beside the model and other ways to run it.
-- oracle.py: what a model must compute, in float64 and as its graph was captured.
-- proof.py: a composed model held to its model, in a process of its own.
+- graphs/: a model as graphs, from what a user names.
+- cutting/: graphs cut into pieces, and the pieces written as problems.
+- accounting/: where the time of a model goes, and what is known of its pieces.
+- composing/: a model put together again, with kernels in it, and bound to the user's own.
+- proving/: a composed model held to its model: right, and faster.
 - state.py: how a run on a model stands, kept after every step.
 - holding.py: the model of a run held to itself before, with each piece, and in the end.
 - trying.py: where the runs of pieces work: here, or on the workers of a crew.

@@ -19,12 +19,12 @@ from kmem.problem.shapes import Shape, combine_sizes, label_of, problem_at, read
 from kmem.records import Problem
 from kmem.run.directory import RunDirectory, default_run_directory
 from kmem.serialize import from_data, to_data
-from kmem.whole.bucket_table import write_table
-from kmem.whole.capture import input_shapes
+from kmem.whole.composing.bucket_table import write_table
+from kmem.whole.graphs.capture import input_shapes
+from kmem.whole.graphs.source import absolute_name, read_source
 from kmem.whole.holding import Watch
 from kmem.whole.optimizing import optimize_model
 from kmem.whole.result import ModelResult
-from kmem.whole.source import absolute_name, read_source
 from kmem.whole.state import ModelSettings
 
 ASKED = "shapes.json"

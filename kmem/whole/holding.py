@@ -15,12 +15,12 @@ from kmem.plugins import Registry
 from kmem.records import Device, Run
 from kmem.run.directory import RunDirectory
 from kmem.run.perform import Audience
-from kmem.whole.capture import Captured
-from kmem.whole.clock import EAGER
-from kmem.whole.compose import write_composed
-from kmem.whole.pieces import Cost, PieceGroup
-from kmem.whole.proof import LONGEST_PROOF_S, Proof, Question, prove
-from kmem.whole.source import ModelSource
+from kmem.whole.composing.compose import write_composed
+from kmem.whole.cutting.pieces import Cost, PieceGroup
+from kmem.whole.graphs.capture import Captured
+from kmem.whole.graphs.source import ModelSource
+from kmem.whole.proving.clock import EAGER
+from kmem.whole.proving.proof import LONGEST_PROOF_S, Proof, Question, prove
 from kmem.whole.state import ModelState, PieceState, PieceStatus, write_state
 
 #: The whole must be faster by so much with a piece than without, beyond what timings vary.

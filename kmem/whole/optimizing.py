@@ -17,18 +17,18 @@ from kmem.errors import OutputError
 from kmem.plugins import Registry
 from kmem.problem.load import execute_problem, load_problem
 from kmem.run.directory import RunDirectory, default_run_directory
-from kmem.whole.capture import capture
-from kmem.whole.extract import write_pieces
-from kmem.whole.holding import OpenModel, Watch, begin, hold_to_the_whole, prove_whole
-from kmem.whole.measured import find_cost
-from kmem.whole.pieces import (
+from kmem.whole.accounting.measured import find_cost
+from kmem.whole.cutting.extract import write_pieces
+from kmem.whole.cutting.pieces import (
     EXPECTED_SPEED_OF_LIGHT,
     PieceGroup,
     find_pieces,
 )
+from kmem.whole.graphs.capture import capture
+from kmem.whole.graphs.source import absolute_name, read_source
+from kmem.whole.holding import OpenModel, Watch, begin, hold_to_the_whole, prove_whole
 from kmem.whole.report import write_model_report
 from kmem.whole.result import ModelResult
-from kmem.whole.source import absolute_name, read_source
 from kmem.whole.state import (
     ModelSettings,
     ModelState,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kmem.run.directory import RunDirectory
-from kmem.whole.proof import Proof
+from kmem.whole.proving.proof import Proof
 from kmem.whole.state import ModelState, PieceState, PieceStatus
 
 _BAR = 40

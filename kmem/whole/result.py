@@ -7,8 +7,8 @@ from pathlib import Path
 from torch import nn
 
 from kmem.errors import OutputError
-from kmem.whole.binding import ModelHandle, bind, read_composed
-from kmem.whole.proof import Proof
+from kmem.whole.composing.binding import ModelHandle, bind, read_composed
+from kmem.whole.proving.proof import Proof
 from kmem.whole.state import ModelState, read_state
 
 

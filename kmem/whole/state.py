@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kmem.errors import OutputError
 from kmem.run.directory import RunDirectory
-from kmem.run.settings import RunSettings
+from kmem.run.setup.settings import RunSettings
 from kmem.serialize import from_data, to_data
 
 STATE = "model.json"

@@ -24,7 +24,7 @@ from kmem.memory.store import Memory
 from kmem.records import Attempt, Run, RunResult
 from kmem.run.directory import owner_of
 from kmem.run.perform import perform
-from kmem.run.settings import RunSettings, new_run
+from kmem.run.setup.settings import RunSettings, new_run
 from kmem.whole.holding import OpenModel
 from kmem.whole.state import PieceState, PieceStatus
 

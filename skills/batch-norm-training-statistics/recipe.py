@@ -4,6 +4,6 @@ That is statistics of each channel, the normalised tensor, and the running stati
 along.
 """
 
-from kmem.codegen.row_recipe import RowRecipe
+from kmem.codegen.rows.recipe import RowRecipe
 
 RECIPE = RowRecipe("batch_norm", ("batch_norm",), element_output=True)

@@ -3,6 +3,6 @@
 A program takes a row with a carry, or a row is split between programs in two launches.
 """
 
-from kmem.codegen.scan_recipe import ScanRecipe
+from kmem.codegen.scans.recipe import ScanRecipe
 
 RECIPE = ScanRecipe(folds_layout=False)

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from textwrap import indent
 
-from kmem.codegen.calls import COLUMNS, write_call, write_launch_function
-from kmem.codegen.convolution import (
+from kmem.codegen.convolutions.convolution import (
     Convolution,
     convolution_tensors,
     expects_exact_eager,
     operator_of,
     read_convolution,
 )
+from kmem.codegen.convolutions.windows import WindowAxis
 from kmem.codegen.rates import ceiling
-from kmem.codegen.windows import WindowAxis
+from kmem.codegen.text.calls import COLUMNS, write_call, write_launch_function
 from kmem.problem.graph import Node, OpGraph
 from kmem.recipes import ACCURACY, Emission, Operand, Recipe, Role, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Purity

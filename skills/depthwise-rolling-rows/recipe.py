@@ -5,9 +5,9 @@ Each input row is read once per strip, and several output rows have fp32 accumul
 
 from math import prod
 
-from kmem.codegen.stencil import Stencil, emit_strips, read_strips
-from kmem.codegen.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
-from kmem.codegen.windows import make_axes
+from kmem.codegen.convolutions.stencil import Stencil, emit_strips, read_strips
+from kmem.codegen.convolutions.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
+from kmem.codegen.convolutions.windows import make_axes
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import per_axis, same_padding

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.settings import read_settings
+from kmem.codegen.text.calls import write_call, write_launch, write_launch_function
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two

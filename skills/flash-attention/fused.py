@@ -7,7 +7,7 @@ bf16 and fp16 are multiplied as they are, fp32 as parts (split_rows.py). A row w
 Source: Dao, "FlashAttention-2", arXiv 2307.08691 (online softmax).
 """
 
-from kmem.codegen.calls import write_launch
+from kmem.codegen.text.calls import write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .attention import Attention, AttentionSettings, padded

@@ -8,7 +8,7 @@ NaN where -inf is meant. `kmem_split_rows` says where it happened; of these head
 distribution one in 10**10 is that small.
 """
 
-from kmem.codegen.calls import write_launch
+from kmem.codegen.text.calls import write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .attention import Attention

@@ -7,10 +7,10 @@ fp32 is split into parts first (split_rows.py), and written again where parts do
 from collections.abc import Sequence
 from math import prod
 
-from kmem.codegen.calls import write_call, write_launch_function
-from kmem.codegen.parts import SCALES
 from kmem.codegen.rates import ceiling
 from kmem.codegen.settings import read_settings
+from kmem.codegen.text.calls import write_call, write_launch_function
+from kmem.codegen.text.parts import SCALES
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import ceil_div, next_power_of_two

@@ -14,7 +14,7 @@ Source: Ootomo, Yokota, IJHPCA 36(4), 2022, and probes on an H200, 2026-11-20 (s
 promotion, as in split-fp16-matmul).
 """
 
-from kmem.codegen.calls import write_launch
+from kmem.codegen.text.calls import write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .attention import Attention, padded

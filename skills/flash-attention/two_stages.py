@@ -7,7 +7,7 @@ anyway. Operands are parts (split_rows.py). A row whose scores are all -inf give
 does.
 """
 
-from kmem.codegen.calls import write_launch
+from kmem.codegen.text.calls import write_launch
 from kmem.problem.sizes import ceil_div
 
 from .attention import Attention, AttentionSettings, padded

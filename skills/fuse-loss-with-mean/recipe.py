@@ -3,7 +3,7 @@
 Many programs write partial sums, then one program combines them.
 """
 
-from kmem.codegen.row_recipe import RowRecipe
+from kmem.codegen.rows.recipe import RowRecipe
 from kmem.problem.operators.row import Grain
 
 RECIPE = RowRecipe("loss", ("loss",), element_output=False, grain=Grain.ELEMENTS)

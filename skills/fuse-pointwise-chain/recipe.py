@@ -1,5 +1,5 @@
 """Writes one flat kernel for a chain of pointwise operators."""
 
-from kmem.codegen.row_recipe import PointwiseRecipe
+from kmem.codegen.rows.recipe import PointwiseRecipe
 
 RECIPE = PointwiseRecipe()

@@ -5,7 +5,7 @@ That is what tile-matmul writes where the nodes before an operand run by themsel
 
 from functools import partial
 
-from kmem.codegen.product_sites import find_products
-from kmem.codegen.tiled_product import TiledProducts
+from kmem.codegen.products.sites import find_products
+from kmem.codegen.products.tiled_recipe import TiledProducts
 
 RECIPE = TiledProducts(partial(find_products, opens=True))

@@ -3,7 +3,7 @@
 That is what tile-matmul writes, whose columns are those of all weights one after the other.
 """
 
-from kmem.codegen.shared_sites import find_shares
-from kmem.codegen.tiled_product import TiledProducts
+from kmem.codegen.products.shared_sites import find_shares
+from kmem.codegen.products.tiled_recipe import TiledProducts
 
 RECIPE = TiledProducts(find_shares)

@@ -5,23 +5,24 @@ A program multiplies output channels by positions, one tap and some channels a s
 Positions are the dense axis of loads and stores, so nothing is converted or copied; every tap reads
 the same lines again, from L1 and L2. fp32 is rounded to TF32 on its way to the tensor cores, as
 cuDNN does by PyTorch's default; the weights are packed and rounded once a call. The other way is
-that of kmem/codegen/staged_conv.py, which pays two passes over the input for a faster product.
+that of kmem/codegen/convolutions/staged_conv.py, which pays two passes over the input for a faster
+product.
 """
 
 from dataclasses import dataclass
 
-from kmem.codegen.accumulate import ADD_CHAIN, steps_in_chain
-from kmem.codegen.calls import write_launch
-from kmem.codegen.convolution import (
+from kmem.codegen.chains.ports import AFTER, hand_in
+from kmem.codegen.convolutions.convolution import (
     Convolution,
     output_arguments,
     window_arguments,
     write_launcher,
 )
-from kmem.codegen.matmul import STORE_TILE
-from kmem.codegen.parts import SCALES, STORE_HALVES, STORE_PARTS
-from kmem.codegen.ports import AFTER, hand_in
-from kmem.codegen.staged_operands import PACK_FILTER, packing_block, padded_outputs
+from kmem.codegen.convolutions.staged_operands import PACK_FILTER, packing_block, padded_outputs
+from kmem.codegen.products.matmul import STORE_TILE
+from kmem.codegen.text.accumulate import ADD_CHAIN, steps_in_chain
+from kmem.codegen.text.calls import write_launch
+from kmem.codegen.text.parts import SCALES, STORE_HALVES, STORE_PARTS
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Emission
 

@@ -6,7 +6,7 @@ Which sites, knobs and times are here; the kernels are in direct.py.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kmem.codegen.convolution import Convolution, find_convolutions, judge_eager
+from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
 from kmem.codegen.rates import ceiling, clock_hz
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph

@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass
 
-from kmem.codegen.accumulate import ADD_COMPENSATED, LONG_CHAIN
-from kmem.codegen.calls import write_launch
-from kmem.codegen.contraction import Product
-from kmem.codegen.matmul import (
+from kmem.codegen.chains.ports import hand_in
+from kmem.codegen.products.contraction import Product
+from kmem.codegen.products.matmul import (
     REDUCE_SPLITS,
     STORE_TILE,
     functions_of,
     output_arguments,
     write_launcher,
 )
-from kmem.codegen.ports import hand_in
-from kmem.codegen.product_tuning import operand_width
+from kmem.codegen.products.tuning import operand_width
+from kmem.codegen.text.accumulate import ADD_COMPENSATED, LONG_CHAIN
+from kmem.codegen.text.calls import write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission
 

@@ -8,9 +8,9 @@ Which sites, knobs and times are here; the kernel is in kernel.py.
 from collections.abc import Sequence
 from math import log2
 
-from kmem.codegen.contraction import Product
-from kmem.codegen.product_sites import find_products
-from kmem.codegen.product_tuning import operand_width, partial_bytes
+from kmem.codegen.products.contraction import Product
+from kmem.codegen.products.sites import find_products
+from kmem.codegen.products.tuning import operand_width, partial_bytes
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two

@@ -3,6 +3,6 @@
 A row is kept in registers, read online over a loop, or shared by several programs.
 """
 
-from kmem.codegen.row_recipe import RowRecipe
+from kmem.codegen.rows.recipe import RowRecipe
 
 RECIPE = RowRecipe("softmax", ("softmax", "log_softmax", "logsumexp", "max"), element_output=True)

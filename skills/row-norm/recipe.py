@@ -3,7 +3,7 @@
 That is the statistics of a row and the row divided by them.
 """
 
-from kmem.codegen.row_recipe import RowRecipe
+from kmem.codegen.rows.recipe import RowRecipe
 
 _OPERATORS = (
     "layer_norm",

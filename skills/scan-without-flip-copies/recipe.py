@@ -3,6 +3,6 @@
 The order is reversed, loads are shifted, and ends are masked.
 """
 
-from kmem.codegen.scan_recipe import ScanRecipe
+from kmem.codegen.scans.recipe import ScanRecipe
 
 RECIPE = ScanRecipe(folds_layout=True)

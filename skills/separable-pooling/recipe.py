@@ -1,14 +1,14 @@
 """Max and average pooling in 1 to 3 dimensions, as strips of whole rows or as whole windows.
 
-Strips (kmem/codegen/stencil.py) are the rule; whole windows at a time (whole_windows.py) serve
-where windows are too wide for strips or rows too long. See SKILL.md.
+Strips (kmem/codegen/convolutions/stencil.py) are the rule; whole windows at a time
+(whole_windows.py) serve where windows are too wide for strips or rows too long. See SKILL.md.
 """
 
 from math import prod
 
-from kmem.codegen.stencil import Stencil, emit_strips, read_strips
-from kmem.codegen.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
-from kmem.codegen.windows import WindowAxis, make_axes
+from kmem.codegen.convolutions.stencil import Stencil, emit_strips, read_strips
+from kmem.codegen.convolutions.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
+from kmem.codegen.convolutions.windows import WindowAxis, make_axes
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import per_axis

@@ -11,11 +11,11 @@ Columns that windows share are read again, from L1. One kernel text serves every
 from dataclasses import dataclass
 from math import prod
 
-from kmem.codegen.calls import write_launch, write_launch_function
+from kmem.codegen.convolutions.stencil import Stencil
+from kmem.codegen.convolutions.strip_tuning import WARP_THREADS, idle_factor, overlapped_s, start_s
 from kmem.codegen.rates import issues_per_s
 from kmem.codegen.settings import read_settings
-from kmem.codegen.stencil import Stencil
-from kmem.codegen.strip_tuning import WARP_THREADS, idle_factor, overlapped_s, start_s
+from kmem.codegen.text.calls import write_launch, write_launch_function
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission, Settings, Site, Space
 from kmem.records import Device

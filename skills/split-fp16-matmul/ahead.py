@@ -5,16 +5,16 @@ Kernels in ahead_kernels.py.
 
 from dataclasses import dataclass
 
-from kmem.codegen.accumulate import PROMOTE_ELEMENTS
-from kmem.codegen.calls import write_call, write_launch
-from kmem.codegen.contraction import Product, ProductAxis
-from kmem.codegen.matmul import (
+from kmem.codegen.products.contraction import Product, ProductAxis
+from kmem.codegen.products.matmul import (
     operand_arguments,
     output_arguments,
     reducing_options,
     triangle_arguments,
 )
-from kmem.codegen.product_tuning import tile_count
+from kmem.codegen.products.tuning import tile_count
+from kmem.codegen.text.accumulate import PROMOTE_ELEMENTS
+from kmem.codegen.text.calls import write_call, write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .knobs import SplitSettings, is_compensated, promote_steps, terms_of

@@ -318,5 +318,5 @@ def kmem_mend_tiles(
 ''',
 )
 
-#: They need kmem.codegen.parts.SCALES before them.
+#: They need kmem.codegen.text.parts.SCALES before them.
 AHEAD_KERNELS = (LARGEST, SPLIT_OPERAND, PARTS_MATMUL, MEND_TILES)

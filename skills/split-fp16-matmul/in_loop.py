@@ -5,11 +5,11 @@ Kernels in in_loop_kernels.py.
 
 from collections.abc import Sequence
 
-from kmem.codegen.calls import write_call, write_launch
-from kmem.codegen.contraction import Product
-from kmem.codegen.matmul import operand_arguments
-from kmem.codegen.product_tuning import SHARE_OF_BANDWIDTH, partial_bytes, tile_count
+from kmem.codegen.products.contraction import Product
+from kmem.codegen.products.matmul import operand_arguments
+from kmem.codegen.products.tuning import SHARE_OF_BANDWIDTH, partial_bytes, tile_count
 from kmem.codegen.rates import ceiling, sm_issues_per_s
+from kmem.codegen.text.calls import write_call, write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import Device
 

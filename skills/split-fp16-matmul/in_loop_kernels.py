@@ -17,7 +17,7 @@ A step in which fp16 parts would lose an entry (scaled below 2**-14: see ahead_k
 infinity; a line whose magnitudes lie outside 2**-46 .. 2**75) is noted by that pass and left out of
 the total, and `kmem_mend_steps` adds it in exact fp32. A NaN stays in its line by itself. Kernels,
 in order of launch: `kmem_step_scales` (for each operand), `kmem_split_in_loop`, `kmem_mend_steps`,
-then matmul.py's `kmem_reduce_splits`.
+then `kmem_reduce_splits` of kmem/codegen/products/matmul.py.
 
 Source of the split: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores",
 IJHPCA 36(4), 2022.
@@ -244,5 +244,5 @@ def kmem_mend_steps(
 ''',
 )
 
-#: They need kmem.codegen.parts.SCALES and accumulate.ADD_COMPENSATED before them.
+#: They need kmem.codegen.text.parts.SCALES and accumulate.ADD_COMPENSATED before them.
 IN_LOOP_KERNELS = (STEP_SCALES, SPLIT_IN_LOOP, MEND_STEPS)

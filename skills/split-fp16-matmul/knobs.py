@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from kmem.codegen.accumulate import PROMOTE_ELEMENTS, steps_in_chain
-from kmem.codegen.contraction import Product
-from kmem.codegen.product_tuning import TileSettings, fit_tile
+from kmem.codegen.products.contraction import Product
+from kmem.codegen.products.tuning import TileSettings, fit_tile
 from kmem.codegen.settings import read_settings
+from kmem.codegen.text.accumulate import PROMOTE_ELEMENTS, steps_in_chain
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Settings
 from kmem.records import Precision

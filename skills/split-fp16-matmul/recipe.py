@@ -7,19 +7,19 @@ share.
 
 from collections.abc import Sequence
 
-from kmem.codegen.contraction import Product
-from kmem.codegen.joined_sites import find_gates, join_sites
-from kmem.codegen.matmul import (
+from kmem.codegen.chains.ports import hand_in
+from kmem.codegen.products.contraction import Product
+from kmem.codegen.products.joined_sites import find_gates, join_sites
+from kmem.codegen.products.matmul import (
     functions_of,
     kernels_around,
     shared_kernels,
     write_launcher,
 )
-from kmem.codegen.partial_rows import reduce_sites
-from kmem.codegen.parts import SCALES
-from kmem.codegen.ports import hand_in
-from kmem.codegen.product_sites import find_products
-from kmem.codegen.product_tuning import (
+from kmem.codegen.products.partial_rows import reduce_sites
+from kmem.codegen.products.shared_sites import find_shares
+from kmem.codegen.products.sites import find_products
+from kmem.codegen.products.tuning import (
     SHARE_OF_BANDWIDTH,
     TileLoop,
     joining_ms,
@@ -28,7 +28,7 @@ from kmem.codegen.product_tuning import (
     tile_sizes,
 )
 from kmem.codegen.rates import ceiling
-from kmem.codegen.shared_sites import find_shares
+from kmem.codegen.text.parts import SCALES
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space

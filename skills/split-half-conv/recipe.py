@@ -1,8 +1,8 @@
 """Writes fp32 convolutions as three products of fp16 parts, as exact as fp32.
 
-See kmem/codegen/staged_conv.py.
+See kmem/codegen/convolutions/staged_conv.py.
 """
 
-from kmem.codegen.staged_recipe import StagedConv
+from kmem.codegen.convolutions.staged_recipe import StagedConv
 
 RECIPE = StagedConv(terms=3)

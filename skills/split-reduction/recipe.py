@@ -1,6 +1,6 @@
 """Writes reductions: a loop per row, or several programs per row and a combining kernel."""
 
-from kmem.codegen.row_recipe import RowRecipe
+from kmem.codegen.rows.recipe import RowRecipe
 
 _OPERATORS = (
     "sum",

@@ -1,8 +1,8 @@
 """Writes fp32 convolutions as one product of scaled fp16, bf16 and fp16 as they are.
 
-See kmem/codegen/staged_conv.py.
+See kmem/codegen/convolutions/staged_conv.py.
 """
 
-from kmem.codegen.staged_recipe import StagedConv
+from kmem.codegen.convolutions.staged_recipe import StagedConv
 
 RECIPE = StagedConv(terms=1)

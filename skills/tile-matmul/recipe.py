@@ -1,5 +1,5 @@
 """Writes products with one dot per tile."""
 
-from kmem.codegen.tiled_product import TiledProducts
+from kmem.codegen.products.tiled_recipe import TiledProducts
 
 RECIPE = TiledProducts()

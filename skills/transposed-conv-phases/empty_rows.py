@@ -7,9 +7,9 @@ plane of the output: all of it if no tap reaches its depth, else the rows before
 taps.
 """
 
-from kmem.codegen.chain import Chain
-from kmem.codegen.definitions import Definition, define
-from kmem.codegen.windows import WindowAxis, phase_taps
+from kmem.codegen.chains.chain import Chain
+from kmem.codegen.convolutions.windows import WindowAxis, phase_taps
+from kmem.codegen.text.definitions import Definition, define
 
 FILL_BLOCK = 256  # vectors at once
 

@@ -1,8 +1,8 @@
 """The launches of a transposed convolution: its operands staged, then all phases."""
 
-from kmem.codegen.calls import write_launch_function
-from kmem.codegen.definitions import Definition
-from kmem.codegen.windows import lattice_size
+from kmem.codegen.convolutions.windows import lattice_size
+from kmem.codegen.text.calls import write_launch_function
+from kmem.codegen.text.definitions import Definition
 from kmem.problem.sizes import ceil_div
 from kmem.records import DTYPE_BYTES
 

@@ -5,7 +5,7 @@ The input is staged, the weights are packed, and both are loaded and multiplied.
 
 from collections.abc import Iterable
 
-from kmem.codegen.calls import write_launch
+from kmem.codegen.text.calls import write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .transposed import PhaseSettings, Transposed, staged_channels

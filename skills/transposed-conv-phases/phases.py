@@ -20,9 +20,9 @@ from itertools import product
 from math import prod
 from textwrap import dedent
 
-from kmem.codegen.chain import Chain
-from kmem.codegen.definitions import Definition, define
-from kmem.codegen.windows import Taps, WindowAxis, has_empty_rows, phase_taps
+from kmem.codegen.chains.chain import Chain
+from kmem.codegen.convolutions.windows import Taps, WindowAxis, has_empty_rows, phase_taps
+from kmem.codegen.text.definitions import Definition, define
 from kmem.problem.sizes import next_power_of_two
 
 from .empty_rows import write_fill

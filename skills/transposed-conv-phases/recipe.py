@@ -8,10 +8,10 @@ values and times.
 from dataclasses import replace
 from math import prod
 
-from kmem.codegen.chain import Chain, grow_chain, grow_reducing_chain
-from kmem.codegen.parts import STORE_PARTS
+from kmem.codegen.chains.chain import Chain, grow_chain, grow_reducing_chain
+from kmem.codegen.convolutions.windows import has_empty_rows, lattice, make_axes, taps_by_phase
 from kmem.codegen.steady import kept_operands
-from kmem.codegen.windows import has_empty_rows, lattice, make_axes, taps_by_phase
+from kmem.codegen.text.parts import STORE_PARTS
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import per_axis

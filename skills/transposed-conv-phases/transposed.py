@@ -6,9 +6,9 @@ Its knobs and the sizes of what is staged are here too.
 from dataclasses import dataclass, field
 from math import prod
 
-from kmem.codegen.chain import Chain
+from kmem.codegen.chains.chain import Chain
+from kmem.codegen.convolutions.windows import WindowAxis, lattice_size, phase_taps
 from kmem.codegen.settings import read_settings
-from kmem.codegen.windows import WindowAxis, lattice_size, phase_taps
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Settings
 from kmem.records import DTYPE_BYTES

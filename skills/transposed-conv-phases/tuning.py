@@ -7,8 +7,7 @@ planes without taps as the others.
 
 from math import prod
 
-from kmem.codegen.rates import ceiling, clock_hz, issues_per_s, l1_bytes_per_s
-from kmem.codegen.windows import (
+from kmem.codegen.convolutions.windows import (
     Taps,
     WindowAxis,
     has_empty_rows,
@@ -16,6 +15,7 @@ from kmem.codegen.windows import (
     phase_taps,
     taps_by_phase,
 )
+from kmem.codegen.rates import ceiling, clock_hz, issues_per_s, l1_bytes_per_s
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import ACCURACY, Role, Space
 from kmem.records import DTYPE_BYTES, Device

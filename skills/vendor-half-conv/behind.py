@@ -3,9 +3,9 @@
 from dataclasses import replace
 from math import prod
 
-from kmem.codegen.calls import write_call, write_launch
-from kmem.codegen.epilogue import Epilogue
-from kmem.codegen.ports import AFTER, IN_PLACE, port_arguments
+from kmem.codegen.chains.epilogue import Epilogue
+from kmem.codegen.chains.ports import AFTER, IN_PLACE, port_arguments
+from kmem.codegen.text.calls import write_call, write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .lines import in_windows, line_columns

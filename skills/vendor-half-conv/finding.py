@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kmem.codegen.convolution import (
+from kmem.codegen.chains.epilogue import MAX_OPERANDS, Bias, Epilogue, grow_epilogue, write_epilogue
+from kmem.codegen.convolutions.convolution import (
     Convolution,
     convolution_tensors,
     epilogue_steps,
     expects_exact_eager,
     padding_before,
 )
-from kmem.codegen.epilogue import MAX_OPERANDS, Bias, Epilogue, grow_epilogue, write_epilogue
-from kmem.codegen.pointwise import write_pointwise
-from kmem.codegen.windows import make_axes
+from kmem.codegen.convolutions.windows import make_axes
+from kmem.codegen.regions.pointwise import write_pointwise
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators import row

@@ -2,9 +2,9 @@
 
 from math import prod
 
-from kmem.codegen.calls import write_call, write_launch, write_launch_function
-from kmem.codegen.parts import SCALES
-from kmem.codegen.ports import AFTER, AFTER_LOAD, hand_in
+from kmem.codegen.chains.ports import AFTER, AFTER_LOAD, hand_in
+from kmem.codegen.text.calls import write_call, write_launch, write_launch_function
+from kmem.codegen.text.parts import SCALES
 from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from kmem.codegen.windows import WindowAxis
+from kmem.codegen.convolutions.windows import WindowAxis
 from kmem.problem.sizes import ceil_div
 
 from .vendor import MAX_OFFSET, VendorConv

@@ -8,7 +8,7 @@ times, with work.py.
 
 from collections.abc import Sequence
 
-from kmem.codegen.convolution import operator_of
+from kmem.codegen.convolutions.convolution import operator_of
 from kmem.codegen.steady import kept_operands
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from math import prod
 
-from kmem.codegen.approximate import approximate
-from kmem.codegen.epilogue import Epilogue
+from kmem.codegen.chains.approximate import approximate
+from kmem.codegen.chains.epilogue import Epilogue
 from kmem.codegen.settings import read_settings
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Settings

@@ -7,8 +7,8 @@ before: then its names begin with `BEFORE`.
 from dataclasses import dataclass, replace
 from math import prod
 
-from kmem.codegen.calls import write_call, write_launch
-from kmem.codegen.ports import AFTER_LOAD, IN_PLACE, port_arguments
+from kmem.codegen.chains.ports import AFTER_LOAD, IN_PLACE, port_arguments
+from kmem.codegen.text.calls import write_call, write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .behind import finish_tile, follow, read_arguments, read_pointers

@@ -9,11 +9,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
-from kmem.codegen.closing import close_sites
-from kmem.codegen.convolution import Convolution, epilogue_steps
-from kmem.codegen.epilogue import LOAD_OPERAND, MAX_OPERANDS, Epilogue, grow_epilogue
-from kmem.codegen.pointwise import write_pointwise
-from kmem.codegen.pooled_tile import pool_sites
+from kmem.codegen.chains.epilogue import LOAD_OPERAND, MAX_OPERANDS, Epilogue, grow_epilogue
+from kmem.codegen.convolutions.closing import close_sites
+from kmem.codegen.convolutions.convolution import Convolution, epilogue_steps
+from kmem.codegen.convolutions.pooled_tile import pool_sites
+from kmem.codegen.regions.pointwise import write_pointwise
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators import row

@@ -6,9 +6,9 @@ Plain records: finding.py reads them from a graph, tails.py what follows beyond 
 from dataclasses import dataclass
 from math import ceil, log2, prod
 
-from kmem.codegen.convolution import Convolution, single_step
-from kmem.codegen.epilogue import Epilogue
-from kmem.codegen.windows import WindowAxis
+from kmem.codegen.chains.epilogue import Epilogue
+from kmem.codegen.convolutions.convolution import Convolution, single_step
+from kmem.codegen.convolutions.windows import WindowAxis
 from kmem.problem.sizes import ceil_div
 from kmem.records import TensorSpec
 

@@ -6,7 +6,7 @@ chain has a gelu or two mishes, or sums over positions, they take longer than th
 
 from math import log2, prod
 
-from kmem.codegen.approximate import count_instructions
+from kmem.codegen.chains.approximate import count_instructions
 from kmem.codegen.rates import issues_per_s
 from kmem.records import Device
 

@@ -49,7 +49,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Budget, Device, Strategy
 from kmem.run.directory import default_run_directory, owner_of
-from kmem.run.session import versions
+from kmem.run.setup.session import versions
 
 
 def run_bench(

@@ -18,8 +18,8 @@ from kmem.plugins import Registry
 from kmem.problem.described.reading import Description, read_description
 from kmem.problem.described.writing import write_problem_file
 from kmem.records import ModelChoice
-from kmem.run.preview import Preview
-from kmem.run.worded_problem import ask_for_problem, check_problem_text
+from kmem.run.setup.preview import Preview
+from kmem.run.setup.worded_problem import ask_for_problem, check_problem_text
 
 #: Words of a description that make the name of its file.
 _WORDS_IN_NAME = 4

@@ -18,7 +18,7 @@ from kmem.measure.bundle import Deviation, compare_bundles, read_bundle
 from kmem.measure.user_test import read_user_test
 from kmem.plugins import Registry
 from kmem.records import Baseline, Kernel, Measurement, Status
-from kmem.run.single import (
+from kmem.run.evaluation.single import (
     Case,
     Terms,
     find_checkers,

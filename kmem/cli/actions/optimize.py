@@ -23,8 +23,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Kernel, ModelChoice, Run, RunState, Strategy
 from kmem.run.directory import RunDirectory
-from kmem.run.finished import FinishedRun
-from kmem.run.first_screen import summarise
+from kmem.run.evaluation.single import Terms, make_case, read_kernel, read_small_constants
 from kmem.run.perform import (
     Audience,
     Performed,
@@ -33,9 +32,10 @@ from kmem.run.perform import (
     recall_finished,
     write_results,
 )
-from kmem.run.settings import RunSettings, new_run
-from kmem.run.single import Terms, make_case, read_kernel, read_small_constants
-from kmem.run.starting import describe_start
+from kmem.run.report.finished import FinishedRun
+from kmem.run.report.first_screen import summarise
+from kmem.run.report.starting import describe_start
+from kmem.run.setup.settings import RunSettings, new_run
 
 _say = partial(click.echo, err=True)
 

@@ -12,7 +12,7 @@ from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.problem.mode import in_mode
 from kmem.records import Contract, Precision
-from kmem.run.preview import Preview, preview_problem
+from kmem.run.setup.preview import Preview, preview_problem
 from kmem.serialize import to_json
 
 _DEFAULT_TARGET = "h200"

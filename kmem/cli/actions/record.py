@@ -34,7 +34,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.records import Device, Problem
-from kmem.run.ceilings import measured_ceilings
+from kmem.run.setup.ceilings import measured_ceilings
 
 _SEED = 0
 

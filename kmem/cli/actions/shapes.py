@@ -14,8 +14,8 @@ from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.problem.shapes import read_ranges, read_shapes
 from kmem.run.directory import default_run_directory
-from kmem.run.settings import RunSettings
-from kmem.run.shapes import runs_for_files, write_shapes
+from kmem.run.setup.settings import RunSettings
+from kmem.run.setup.shapes import runs_for_files, write_shapes
 
 
 def execute_shapes(

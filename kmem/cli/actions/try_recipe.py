@@ -5,7 +5,7 @@ from functools import partial
 import click
 
 from kmem.cli.display.skills import print_table
-from kmem.codegen.module import EmittedModule, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import EmittedModule, WorkloadPlan, assemble_module
 from kmem.devices import detect_device, named_target
 from kmem.errors import ProblemError
 from kmem.explore.recipes.cover import SiteOption, find_options
@@ -16,7 +16,7 @@ from kmem.problem.trace import trace_problem
 from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.records import Contract, Device, Measurement, Problem, Status, TensorSpec
-from kmem.run.single import Terms, judge_case, make_case
+from kmem.run.evaluation.single import Terms, judge_case, make_case
 from kmem.skills import Skill, load_recipe
 
 

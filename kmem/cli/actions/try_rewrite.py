@@ -3,7 +3,7 @@
 import click
 
 from kmem.cli.actions.try_recipe import print_graph, print_verdict, trace_to_try
-from kmem.codegen.module import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.explore.recipes.rewriting import predicted_ms
 from kmem.problem.load import load_problem

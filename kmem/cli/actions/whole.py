@@ -17,13 +17,13 @@ from kmem.records import Device, Purity
 from kmem.run.directory import RunDirectory
 from kmem.serialize import to_data
 from kmem.ui.alone import treemap_svg
-from kmem.whole.account import Account, account_for, breakdown_of
-from kmem.whole.capture import Captured, capture
-from kmem.whole.extract import describe_pieces, write_pieces
-from kmem.whole.measured import find_cost
-from kmem.whole.pieces import Cost, PieceGroup, find_pieces
-from kmem.whole.remembered import remembered_pieces
-from kmem.whole.source import ModelSource, read_source
+from kmem.whole.accounting.account import Account, account_for, breakdown_of
+from kmem.whole.accounting.measured import find_cost
+from kmem.whole.accounting.remembered import remembered_pieces
+from kmem.whole.cutting.extract import describe_pieces, write_pieces
+from kmem.whole.cutting.pieces import Cost, PieceGroup, find_pieces
+from kmem.whole.graphs.capture import Captured, capture
+from kmem.whole.graphs.source import ModelSource, read_source
 
 _say = partial(click.echo, err=True)
 _DEFAULT_TARGET = "h200"

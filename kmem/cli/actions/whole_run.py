@@ -19,7 +19,7 @@ from kmem.errors import OutputError
 from kmem.plugins import Registry
 from kmem.records import ModelChoice, Run, Strategy
 from kmem.run.perform import Audience
-from kmem.run.settings import RunSettings
+from kmem.run.setup.settings import RunSettings
 from kmem.whole.at_shapes import AskedShapes, optimize_at_shapes, read_asked
 from kmem.whole.optimizing import optimize_model
 from kmem.whole.result import ModelResult

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kmem.records import Attempt, RunResult
-from kmem.run.convergence import best_so_far, timed_attempts
+from kmem.run.report.convergence import best_so_far, timed_attempts
 
 _BAR = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

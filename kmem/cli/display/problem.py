@@ -1,7 +1,7 @@
 """What a run would make of a problem, as text for people."""
 
 from kmem.problem.footprint import in_units
-from kmem.run.preview import Preview
+from kmem.run.setup.preview import Preview
 
 
 def describe_preview(preview: Preview) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from kmem.cli.display.live import LiveDisplay
 from kmem.records import Run
-from kmem.run.progress import Event
+from kmem.run.state.progress import Event
 
 
 class RunDisplay(LiveDisplay[Event]):

@@ -4,8 +4,8 @@ import math
 
 from kmem.measure.verdicts import REFUSED_FAMILIES
 from kmem.records import Baseline, ErrorReport, Measurement, Timing, fastest_baseline
-from kmem.run.compiling import TRITON_LAUNCHES
-from kmem.run.first_screen import FLAGS
+from kmem.run.evaluation.compiling import TRITON_LAUNCHES
+from kmem.run.report.first_screen import FLAGS
 
 #: Share of the GPU's time in library kernels from which on there is nothing else.
 _ALL_OF_IT = 0.9999

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kmem.records import Device
-from kmem.whole.account import Account, Line, PieceLine
-from kmem.whole.capture import Captured
-from kmem.whole.pieces import Cost
+from kmem.whole.accounting.account import Account, Line, PieceLine
+from kmem.whole.cutting.pieces import Cost
+from kmem.whole.graphs.capture import Captured
 
 #: Lines of a table on a terminal; --json has all.
 _MOST_LINES = 12

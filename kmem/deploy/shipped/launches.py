@@ -5,7 +5,7 @@ What is traced is a second copy of the kernel's file, whose Triton functions are
 handles of compiled kernels, which need addresses of memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,11 +36,24 @@ def traceable_kernel(entry: Entry) -> type[nn.Module]:
         setattr(module, name, launched)
     if hasattr(module, "_key"):
         module._key = _no_handle
+    if hasattr(module, "_parts"):
+        module._parts = _tensors_apart
     return module.ModelNew
 
 
 def _no_handle(*tensors: torch.Tensor) -> None:
     """What emitted launchers ask for a handle's key: none, they go through Triton's front door."""
+
+
+def _tensors_apart(
+    scratch: torch.Tensor, layout: Sequence[tuple[int, int, torch.dtype]], key: None
+) -> list[torch.Tensor]:
+    """What emitted launchers ask for as parts of one allocation: an allocation each.
+
+    Of bytes that are cut and viewed as another type Inductor knows no aliases: it gave the memory
+    to others while kernels still wrote to it (torch 2.11).
+    """
+    return [scratch.new_empty((end - start) // of.itemsize, dtype=of) for start, end, of in layout]
 
 
 def can_trace(entry: Entry, launch: Callable[..., Any], tensors: list[torch.Tensor]) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from kmem.deploy.shipped.launches import can_trace, traceable_kernel
-from kmem.deploy.shipped.sharing import holder_of, make_shell
+from kmem.deploy.shipped.sharing import copy_shell, holder_of, make_shell
 from kmem.deploy.shipped.supports import is_capturing
 from kmem.deploy.shipped.table import Entry, Input, State, load_kernel, load_original
 from kmem.deploy.shipped.warm_start import warm_start
@@ -142,17 +142,17 @@ def _make_launch(entry: Entry) -> Callable[..., Any]:
 
     Raises CannotShare: as `make_shell` does.
     """
-    kernel = traceable_kernel(entry)
-    make_shell(entry, kernel)
+    # made here: under a tracer's fake tensors a constructor may not get through
+    shell = make_shell(entry, traceable_kernel(entry))
     tensors = sum(each.is_tensor for each in entry.inputs)
     strides = [each.stride for each in _taken(entry)]
 
     def launch(*unknown: torch.Tensor) -> Any:
         given = _as_verified(unknown, strides)
-        # no shell is kept: what a kernel keeps of fake tensors must not meet the next trace
-        shell = _Shell(make_shell(entry, kernel), entry, given[tensors:])
-        with shell:
-            found = shell.module(*_arguments(entry, given[:tensors]))
+        # no copy is kept: what a kernel keeps of fake tensors must not meet the next trace
+        traced = _Shell(copy_shell(shell), entry, given[tensors:])
+        with traced:
+            found = traced.module(*_arguments(entry, given[:tensors]))
         outputs = tuple(found) if isinstance(found, tuple | list) else (found,)
         return outputs if len(outputs) > 1 else outputs[0]
 

@@ -5,6 +5,7 @@ parameters and buffers: whatever is loaded into the module, moved or replaced is
 reads at its next call.
 """
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,6 +42,12 @@ def make_shell(entry: Entry, kind: type[nn.Module] | None = None) -> nn.Module:
                     "parameter nor buffer"
                 )
     return shell.train(entry.training)
+
+
+def copy_shell(shell: nn.Module) -> nn.Module:
+    """Another one that keeps nothing of what this one's kernel has kept; no tensor is made."""
+    held = (*shell.parameters(), *shell.buffers())
+    return copy.deepcopy(shell, {id(tensor): tensor for tensor in held})
 
 
 def _tensors(value: Any) -> Iterator[bool]:

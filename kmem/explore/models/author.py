@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from kmem.codegen.constants import keeps_constants
+from kmem.codegen.module.constants import keeps_constants
 from kmem.errors import BudgetExhausted, OutOfTime
 from kmem.explore.models.answers.reading import (
     WrittenFile,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kmem.codegen.module import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
 from kmem.explore.recipes.cover import find_options
 from kmem.explore.recipes.writing import write_kernel
 from kmem.interfaces import Assignment
@@ -26,7 +26,7 @@ from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
 from kmem.problem.traced import TracedProblem
 from kmem.records import Kernel, Move, Problem, Task
-from kmem.run.session import Session, open_session, versions
+from kmem.run.setup.session import Session, open_session, versions
 
 
 @dataclass(frozen=True, slots=True)

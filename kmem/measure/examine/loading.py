@@ -3,7 +3,7 @@
 import secrets
 from pathlib import Path
 
-from kmem.codegen.constants import source_at
+from kmem.codegen.module.constants import source_at
 from kmem.errors import ExecutorError
 from kmem.measure.examine.examination import Examination
 from kmem.measure.oracle.expected import KEPT_BYTES

@@ -134,11 +134,14 @@ def _element_loss(
     lower: Callable[[RegionBuilder, Call], None],
     given: Parameters,
     arithmetic: Arithmetic = per_input,
+    *,
+    checks_values: bool = False,
 ) -> Operator:
     lowering = Reduction(
         _everything, lower, _has_plain_terms, names_region=True, grain=Grain.ELEMENTS
     )
-    return Operator(f"aten.{name}.default", "loss", arithmetic, given, lowering)
+    target = f"aten.{name}.default"
+    return Operator(target, "loss", arithmetic, given, lowering, checks_values=checks_values)
 
 
 _OF_TWO = parameters("x", "y", reduction=_MEAN)
@@ -166,6 +169,7 @@ _ELEMENT_LOSSES = (
         partial(_lower_pair, write=_cross_entropy_of_two),
         parameters("x", "y", weight=None, reduction=_MEAN),
         special_per_input,
+        checks_values=True,
     ),
     _element_loss(
         "binary_cross_entropy_with_logits",
@@ -319,6 +323,7 @@ ROWS = (
         special_per_input,
         parameters("x", "y", weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0),
         _CROSS_ENTROPY,
+        checks_values=True,
     ),
     Operator(
         "aten.triplet_margin_loss.default",
@@ -336,5 +341,5 @@ ROWS = (
     ),
     Operator("aten.hinge_embedding_loss", "loss", per_input),
     Operator("aten.margin_ranking_loss", "loss", per_input),
-    Operator("aten.nll_loss", "loss", special_per_input),
+    Operator("aten.nll_loss", "loss", special_per_input, checks_values=True),
 )

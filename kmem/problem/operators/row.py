@@ -235,7 +235,8 @@ class Operator:
     `is_view`: the result is another view of the first input's memory, so that no kernel runs;
     `may_copy`: unless strides forbid it. `is_fresh`: the result is memory that nothing else holds,
     so that an in-place operator after it may be written out of place; False where nobody looked.
-    `only_in_training`: in eval mode it does nothing.
+    `only_in_training`: in eval mode it does nothing. `checks_values`: a GPU stops at values that it
+    has no answer for, such as an index out of range (a device-side assertion).
     """
 
     target: str
@@ -248,6 +249,7 @@ class Operator:
     may_copy: bool = False
     is_fresh: bool = False
     only_in_training: bool = False
+    checks_values: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in OPERATORS:

@@ -6,7 +6,7 @@ from kmem.curate.change import diff_sources
 from kmem.devices import TARGETS
 from kmem.memory.store import Memory
 from kmem.records import Attempt, Device, Kernel, Profile
-from kmem.run.first_screen import describe_knobs
+from kmem.run.report.first_screen import describe_knobs
 from kmem.ui.addresses import kernel_address, problem_address, run_address, skill_address
 from kmem.ui.figures import Fact, Origin, describe_factor, describe_ms
 from kmem.ui.pages.kernel_tables import kernel_tables

@@ -7,7 +7,7 @@ from pathlib import Path
 from kmem.errors import LandscapeError
 from kmem.learning.landscape import Landscape, LandscapeDirectory, Point
 from kmem.memory.store import Memory
-from kmem.run.first_screen import describe_knobs
+from kmem.run.report.first_screen import describe_knobs
 from kmem.ui.addresses import landscape_address
 from kmem.ui.figures import (
     Fact,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kmem.problem.breakdown import Breakdown, TimePart
 from kmem.records import Baseline, Run
-from kmem.run.breakdown import read_breakdown
+from kmem.run.state.breakdown import read_breakdown
 from kmem.ui.figures import Origin, describe_factor, describe_ms, describe_share, time_cell
 from kmem.ui.plots.treemap import Treemap, draw_breakdown
 from kmem.ui.requests import Export, PageRequest

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from kmem.memory.store import Memory
 from kmem.records import Attempt, Diagnosis, Prescription, RunResult, Veto
-from kmem.run.diary import read_diary
-from kmem.run.first_screen import describe_knobs
+from kmem.run.report.first_screen import describe_knobs
+from kmem.run.state.diary import read_diary
 from kmem.ui.addresses import compare_address, kernel_address, problem_address, skill_address
 from kmem.ui.figures import (
     Fact,

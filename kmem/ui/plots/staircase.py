@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kmem.records import Attempt, Baseline
-from kmem.run.convergence import best_so_far, timed_attempts
+from kmem.run.report.convergence import best_so_far, timed_attempts
 from kmem.ui.figures import describe_ms
 from kmem.ui.plots.frame import (
     LEFT,

@@ -1,0 +1,19 @@
+"""Convolutions and poolings: whatever slides a window; what serves one skill lies with its recipe.
+
+- windows.py: axes, tiles and taps of windows.
+
+Dense convolutions, as products:
+
+- convolution.py: dense convolutions in one form.
+- closing.py: reductions over the channels that a tile of a convolution holds.
+- pooled_tile.py: poolings whose windows a tile of a convolution holds whole.
+- staged_operands.py: an image staged in half precision, and a packed filter.
+- staged_conv.py: the product of staged operands.
+- staged_recipe.py: the recipe class of the staged convolutions.
+
+Poolings and depthwise convolutions, as stencils:
+
+- strip_writer.py: the kernel of a stencil, in strips of whole rows.
+- stencil.py: what poolings and depthwise convolutions compute, and their emission as strips.
+- strip_tuning.py: settings and costs of strips.
+"""

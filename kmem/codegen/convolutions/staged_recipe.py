@@ -1,0 +1,267 @@
+"""The recipes of staged convolutions: which sites they take, their knobs, a rough time.
+
+Kernels in staged_conv.py. Two skills share them and differ in how many products make one:
+staged-half-conv (as many bits as TF32) and split-half-conv (exact fp32). They are two because what
+eager rounds is not in the graph: cuDNN is exact for grouped and some odd convolutions, so both must
+be tried.
+"""
+
+import math
+from collections.abc import Sequence
+
+from kmem.codegen.chains.approximate import count_instructions
+from kmem.codegen.convolutions.closing import close_sites
+from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
+from kmem.codegen.convolutions.pooled_tile import pool_sites
+from kmem.codegen.convolutions.staged_conv import (
+    emit_staged,
+    follow_staged,
+    is_compensated,
+    is_long,
+    promote_steps,
+)
+from kmem.codegen.convolutions.staged_operands import (
+    StagedSettings,
+    contraction,
+    is_scaled,
+    read_staged,
+    staged_channels,
+    staged_sizes,
+)
+from kmem.codegen.rates import by_card, ceiling, issues_per_s
+from kmem.problem.graph import OpGraph
+from kmem.problem.sizes import ceil_div, next_power_of_two
+from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
+from kmem.records import DTYPE_BYTES, Contract, Device
+
+HALF = 2  # bytes of a staged value
+MIN_ROWS = 64  # of a warp group's product. Source: PTX ISA, wgmma.mma_async shapes
+MAX_STAGED = 2**31 - 1  # elements of one image: offsets within it are 32-bit
+#: Sums of a thread; of its 255 registers addresses take the rest.
+MIN_THREAD_SUMS, MAX_THREAD_SUMS = 4, 192
+#: Of those in windows: 128 of them spilled 1,648 bytes behind a hardswish, 1,960 behind a tanh
+#: (sm_90, Triton 3.9), for windows go through shared memory as a tile of their own.
+_MAX_POOLED_SUMS = 64
+_MOST_REGISTERS, _OTHER_REGISTERS = 255, 60
+#: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1,
+#: problems 50, 54, 57, 58, 64, 86) and ranks. From L2 to shared memory, all SMs together; and how
+#: often L1 (8-byte copies) gives the rows that taps of several rows share.
+L2_BYTES_PER_S, L1_GAIN = 3.4e12, 2.4
+#: Copies of 16 bytes, and L1's gain with 4 staged channels. Source: the same card on 2026-11-23; 64
+#: to 128 channels, 3x3: the product reaches 439 TFLOP/s with copies of 16 bytes, 302 with 8; over 3
+#: channels in 3D 46.
+L2_WIDE_BYTES_PER_S, L1_GAIN_OF_FEW = 8e12, 1.3
+#: Of the product's time, what it takes with the sums along positions. Source: the same; 64 to 128
+#: channels, 3x3: 0.98 and 1.1.
+ALONG_POSITIONS = {1: 0.98, 3: 1.06}
+#: Share of the fp16 ceiling that three products a tile reach while nothing waits, and that one
+#: reaches.
+SHARE_OF_CEILING, SHARE_COPYING_WIDELY = {3: 0.55, 1: 0.5}, {3: 0.55, 1: 0.65}
+#: Of the product's time, what sums that are promoted or compensated beyond the first rungs take.
+#: Not measured yet.
+_EFFORT_COST = 0.05
+#: One product where eager is expected to be exact begins as three, behind those of split-half-conv.
+REFUSED = 3.0
+#: What follows the sums waits for the last product and hides nothing. Of instructions that could be
+#: issued: level 2's 4, with two mishes, took 1.07 ms more than with a relu.
+CHAIN_ISSUED = 0.75
+SHARE_OF_BANDWIDTH = 0.9  # of a copy, that reading for the scale, staging and the result reach
+#: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a
+#: third hid nothing. Start of a program.
+STEP_S = 1e-6
+MOST_AHEAD = 2
+PROGRAM_S = 1.5e-6
+#: Of a program's other phases, what its longest does not hide: always, and more the fewer programs
+#: share the SM.
+EXPOSED, EXPOSED_ALONE = 0.1, 0.3
+#: Of that, with copies of 16 bytes.
+EXPOSED_COPYING_WIDELY = 0.4
+
+
+class StagedConv(Recipe):
+    """A convolution of staged operands, with one product or three for each.
+
+    One term has as many bits as TF32 (bf16 and fp16 go as they are), three have as many as fp32.
+    """
+
+    operators = ("conv", "pointwise_conv", "conv_transpose")
+    roles = {
+        "terms": (Role("precision"),),
+        "block_p": (Role("tile"),),
+        "block_co": (Role("tile"),),
+        "block_k": (Role("depth"),),
+        "copy_bytes": (Role("vector"),),
+        "warps": (Role("warps"),),
+        "stages": (Role("stages"),),
+        "sums_along": (Role("layout", (("channels",), ("positions",))),),
+    }
+
+    def __init__(self, terms: int) -> None:
+        self.terms = terms
+
+    def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
+        sites = pool_sites(graph, close_sites(graph, find_convolutions(graph)))
+        fitting = [site for site in sites if self._fits(_convolution(site))]
+        return [judge_eager(site, contract.precision) for site in fitting]
+
+    def _fits(self, detail: Convolution) -> bool:
+        # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases).
+        exact = is_scaled(detail)
+        wanted = exact if self.terms == 3 else not exact or detail.groups == 1
+        return wanted and _staged_elements(detail) <= MAX_STAGED
+
+    def space(self, site: Site, device: Device) -> Space:
+        detail = _convolution(site)
+        widest = max(16, min(256, next_power_of_two(detail.group_out)))
+        least = widest if detail.is_closed else widest // 2
+        channels = (16, 32, 64, 128, 256)
+        padded = staged_channels(detail)
+        deepest = max(16, next_power_of_two(padded * detail.taps))
+        knobs = {
+            "terms": (self.terms,),
+            "block_p": (64, 128, 256),
+            "block_co": tuple(count for count in channels if least <= count <= widest),
+            "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
+            "copy_bytes": (16, 8) if padded % 8 == 0 else (8,),
+            "warps": (8, 4),
+            "stages": (2, 3, 4),
+            "sums_along": ("positions", "channels"),
+            ACCURACY: self._rungs(detail),
+        }
+        return Space(
+            knobs,
+            lambda settings: _is_legal(detail, read_staged(detail, settings), device),
+            {"sums_along": "channels"},
+        )
+
+    def _rungs(self, detail: Convolution) -> tuple[int, ...]:
+        """One term of fp32 becomes three; a long sum is promoted, if it is not, or compensated.
+
+        Where eager is expected to be exact the first has three: one term would be refused.
+        """
+        gains_terms = self.terms == 1 and is_scaled(detail) and not detail.is_eager_exact
+        return tuple(range(1 + gains_terms + is_long(detail)))
+
+    def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
+        detail = _convolution(site)
+        knobs = read_staged(detail, settings)
+        source = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype]
+        staged = detail.batches * _staged_elements(detail) * HALF * knobs.parts
+        passes = 2 if is_scaled(detail) else 1  # the first looks for the scale
+        bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
+        stage_s = (source * passes + staged) / bandwidth
+        tiles = (
+            ceil_div(detail.positions, knobs.block_p)
+            * ceil_div(detail.group_out, knobs.block_co)
+            * detail.batches
+        )
+        steps = contraction(detail, knobs.block_k) // knobs.block_k
+        waves = ceil_div(tiles, device.sm_count) * device.sm_count / tiles
+        flops = 2.0 * knobs.terms * knobs.block_p * knobs.block_co * knobs.block_k
+        product_s = waves * tiles * flops * steps / _product_rate(knobs, device)
+        product_s *= 1.0 + _EFFORT_COST * knobs.accuracy
+        if knobs.sums_along == "positions":
+            product_s *= ALONG_POSITIONS[knobs.terms]
+        copy_s = tiles * steps * _step_bytes(knobs) / _copied_bytes_per_s(detail, knobs, device)
+        memory_s = (staged + site.outputs[0].spec.bytes) / bandwidth
+        resident = _resident(detail, knobs, device)
+        waits_s = (steps - 1) * STEP_S / min(MOST_AHEAD, knobs.stages - 1) + PROGRAM_S
+        seconds = (product_s, copy_s, memory_s, tiles / (device.sm_count * resident) * waits_s)
+        chain = follow_staged(detail, knobs).statements
+        chain_s = detail.positions * detail.batches * detail.group_out / device.warp_size
+        chain_s *= count_instructions(chain, math.prod(detail.window))
+        chain_s /= CHAIN_ISSUED * issues_per_s(device)
+        exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
+        exposed *= EXPOSED_COPYING_WIDELY if knobs.copies_widely else 1.0
+        launches = 3 + (not site.inputs[1].kept)  # the filter is packed once
+        total_ms = 1e3 * (stage_s + max(seconds) + exposed + chain_s) + launches * device.launch_ms
+        # split-half-conv has three terms
+        is_refused = detail.is_eager_exact and self.terms == 1
+        return total_ms * (REFUSED if is_refused else 1.0)
+
+    def emit(self, site: Site, settings: Settings) -> Emission:
+        detail = _convolution(site)
+        return emit_staged(detail, read_staged(detail, settings))
+
+
+def _convolution(site: Site) -> Convolution:
+    assert isinstance(site.detail, Convolution)
+    return site.detail
+
+
+def _staged_elements(detail: Convolution) -> int:
+    """Elements of one image of one group, staged."""
+    return math.prod(staged_sizes(detail)) * staged_channels(detail)
+
+
+def _product_rate(knobs: StagedSettings, device: Device) -> float:
+    """FLOP/s of the products of all SMs while nothing waits.
+
+    An SM multiplies 4096 fp16 a clock but reads 128 bytes of shared memory: 64 positions of a warp
+    group read all of a narrow tile's.
+    """
+    shares = SHARE_COPYING_WIDELY if knobs.copies_widely else SHARE_OF_CEILING
+    rate = ceiling(device, "fp16") * shares[knobs.terms]
+    return rate / max(1.0, 0.5 + 32 / knobs.block_co) * min(1.0, knobs.block_k / 32)
+
+
+def _copied_bytes_per_s(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
+    """What copies to shared memory reach, all SMs together."""
+    if knobs.copies_widely:
+        return by_card(L2_WIDE_BYTES_PER_S, device)
+    meets_again = detail.taps > detail.axes[2].kernel > 1
+    gain = L1_GAIN_OF_FEW if staged_channels(detail) <= 4 else L1_GAIN
+    return by_card(L2_BYTES_PER_S, device) * (gain if meets_again else 1.0)
+
+
+def _step_bytes(knobs: StagedSettings) -> int:
+    """Bytes one step of one program copies to shared memory."""
+    return (knobs.block_p + knobs.block_co) * knobs.block_k * HALF * knobs.parts
+
+
+def _thread_sums(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
+    """Accumulators of one thread.
+
+    They are the sum, with three terms the cross terms, with promotion a second sum, and what that
+    has lost.
+    """
+    promoted = promote_steps(detail, knobs) > 0
+    sets = 1 + (knobs.terms == 3) + promoted + (promoted and is_compensated(knobs))
+    return sets * knobs.block_p * knobs.block_co / (device.warp_size * knobs.warps)
+
+
+def _resident(detail: Convolution, knobs: StagedSettings, device: Device) -> int:
+    """Programs that share an SM, by registers and shared memory; at least one."""
+    threads = device.warp_size * knobs.warps
+    registers = min(_MOST_REGISTERS, int(_thread_sums(detail, knobs, device)) + _OTHER_REGISTERS)
+    fits = min(
+        device.registers_per_sm // (registers * threads),
+        device.shared_bytes_per_sm // _shared_bytes(knobs),
+    )
+    return max(1, fits)
+
+
+def _shared_bytes(knobs: StagedSettings) -> int:
+    """Shared memory of one program.
+
+    It holds operands of all stages, or the result on its way between threads.
+    """
+    result = knobs.block_p * knobs.block_co * 4
+    return max(_step_bytes(knobs) * knobs.stages, result)
+
+
+def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> bool:
+    # An operand of the epilogue as large as the tile is in registers beside the sums. Source:
+    # tile-matmul, where it spilled.
+    most = MAX_THREAD_SUMS if not detail.full_operands else MAX_THREAD_SUMS // 2
+    if detail.is_pooled:
+        most = _MAX_POOLED_SUMS
+    if not MIN_THREAD_SUMS <= _thread_sums(detail, knobs, device) <= most:
+        return False
+    # Warps beyond the rows of a tile repeat its products.
+    rows = knobs.block_co if knobs.sums_along == "positions" else knobs.block_p
+    if rows < (16 * knobs.warps if knobs.warps > 4 else MIN_ROWS):
+        return False
+    if knobs.stages > 2 and contraction(detail, knobs.block_k) // knobs.block_k < knobs.stages:
+        return False
+    return _shared_bytes(knobs) <= device.shared_bytes_per_block

@@ -1,0 +1,16 @@
+"""The file: what recipes wrote, put together as a module that needs nothing of kmem.
+
+- alignment.py: one text from the same program at several sizes.
+- constants.py: the block of constants, and the module with another one.
+- staging.py: the part of a launcher that depends on parameters alone.
+- runtime.py: what a module needs beside its kernels: handles, scratch, kept weights.
+- launchers.py: launchers that pass tensors alone, through the compiled kernels' handles.
+- entries.py: kernels as they were written, and what calls them with constants of their module.
+- shared_scratch.py: one allocation of scratch for a whole forward.
+- library_calls.py: library calls, constants and attributes as text.
+- forward.py: the forward of one workload, and what its inputs are recognised by.
+- reference.py: what of the problem's own text a module carries.
+- lint_excuses.py: rules of linters that are none for kernels.
+- layout.py: generated text in lines of 100 columns.
+- assemble.py: the module file.
+"""

@@ -1,0 +1,304 @@
+"""Assemble a self-contained module file: `Model`, Triton kernels, and `ModelNew`.
+
+`ModelNew` subclasses the copied `Model`, so that constructor and state_dict are the same by
+construction. Its forward compares the inputs (shape, dtype, strides, scalar values, train/eval mode
+where it matters) with INPUTS and otherwise runs the reference operators. forward.py writes what a
+plan does, entries.py its kernels; layout.py breaks what is generated into lines of 100
+columns, while the problem's own text stays as its author wrote it.
+
+Autograd: emitted kernels have no backward, so a forward that must record gradients runs the
+reference operators too.
+"""
+
+import logging
+import re
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kmem.codegen.module.alignment import Misaligned
+from kmem.codegen.module.constants import BEGIN, CONSTANT, END, Constants
+from kmem.codegen.module.entries import ModuleKernels
+from kmem.codegen.module.forward import (
+    Forward,
+    SitePlan,
+    WorkloadPlan,
+    input_names,
+    parameter_shapes,
+    steady_inputs,
+    steady_values,
+    write_expected,
+    write_forward,
+    write_found,
+)
+from kmem.codegen.module.launchers import LauncherWriter
+from kmem.codegen.module.layout import WIDTH, lay_out
+from kmem.codegen.module.lint_excuses import excuse_rules
+from kmem.codegen.module.reference import reference_source
+from kmem.codegen.module.runtime import RUNTIME, SCRATCH, STAGED
+from kmem.codegen.module.shared_scratch import share_scratch
+from kmem.host.syntax import parse_python
+from kmem.problem.graph import OpGraph
+
+__all__ = ["EmittedModule", "SitePlan", "WorkloadPlan", "assemble_module", "with_evidence"]
+
+logger = logging.getLogger(__name__)
+
+#: How what a module is for begins in its docstring; what is known of the module stands before it.
+_ABOUT = "`ModelNew` has the constructor and state_dict of `Model`; it launches the Triton\n"
+_HEADER = '''\
+"""{title}
+{provenance}
+{about}\
+kernels below for the inputs named in INPUTS. For any others, and where gradients are recorded, it
+warns and runs the reference operators; with KMEM_STRICT=1 it raises instead.
+{staging}"""
+
+{imports}
+
+_INTERPRETED = triton.knobs.runtime.interpret
+'''
+#: What an emitted module imports, and what stands in its text if it does.
+_IMPORTS = {
+    "import warnings": "warnings.",
+    "from os import getenv": "getenv",
+    "import torch": "torch.",
+    "import triton": "triton.",
+    "import triton.language as tl": "tl.",
+}
+
+_LAID_OUT = '''
+def _laid_out(value, stride):
+    """The value with the strides that a kernel was written for: on some device a library operator,
+    or `to`, may choose others.
+    """
+    if value.stride() == stride or all(
+        size == 1 or a == b for size, a, b in zip(value.shape, value.stride(), stride)
+    ):
+        return value
+    return torch.empty_strided(
+        value.shape, stride, dtype=value.dtype, device=value.device
+    ).copy_(value)
+'''
+
+#: Inputs of one shape may meet parameters of others: another constructor argument makes them.
+_CONSTRUCTOR = """\
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        state = dict(self.named_parameters(remove_duplicate=False))
+        state.update(self.named_buffers(remove_duplicate=False))
+        self.fits = all(name in state and state[name].shape == shape for name, shape in PARAMETERS)
+{staged}
+"""
+#: What the docstring of a module says of it.
+_STAGES = """
+What the launches make of parameters alone is made once and kept beside them, in as much memory
+again; a parameter that changes has it made anew. After a change in place through `.data`, which
+leaves no trace, call `kmem_staged.forget()`.
+"""
+_KEEP_STAGED = "        self.kmem_staged = _Staged()\n"
+
+_FORWARD = '''
+def _fall_back(reason):
+    """Say that the reference operators run, or raise if KMEM_STRICT is 1."""
+    text = f"ModelNew runs the reference operators: {{reason}}"
+    if getenv("KMEM_STRICT") == "1":
+        raise RuntimeError(text)
+    warnings.warn(text, stacklevel=3)
+
+
+class ModelNew(Model):
+    """`Model` with Triton kernels; needs a GPU (or TRITON_INTERPRET=1), no gradients, and the sizes
+    that INPUTS names.
+    """
+
+{constructor}    def forward(self, {parameters}):
+        if {recognised}:
+            if not (torch.is_grad_enabled() and ({grad_check})):
+                return _forward(self, {parameters})
+            _fall_back("the kernels have no backward, and gradients are recorded")
+        else:
+            _fall_back("the inputs are not those that the kernels were written for")
+        return super().forward({parameters})
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedModule:
+    """A module file, and the block of constants that it has at each other workload."""
+
+    source: str
+    constants: Mapping[str, str]
+
+
+def assemble_module(
+    title: str,
+    problem_source: str,
+    plans: Sequence[WorkloadPlan],
+    provenance: str = "Written by kmem.",
+) -> EmittedModule:
+    """Write the file.
+
+    Args:
+        title: the first line of its docstring.
+        provenance: by what it was written, for what, and from which evidence.
+        problem_source: the problem file's text; everything but its input functions is kept as the
+            reference.
+        plans: at least one; their graphs must take the same inputs, of whatever sizes. The file is
+            the first one's. Another one whose text would differ in more than constants is left out.
+    Raises RecipeError: if two emissions give one kernel name different texts, or a site is not
+        convex in its graph.
+    """
+    try:
+        return _assemble(title, problem_source, plans, provenance)
+    except Misaligned as ex:
+        if len(plans) == 1:
+            raise
+        logger.warning("no form of this module for %s sizes: %s", plans[1].name, ex)
+        return _assemble(title, problem_source, plans[:1], provenance)
+
+
+def with_evidence(source: str, evidence: str) -> str:
+    """The text of an emitted module whose docstring also says what was found out about it.
+
+    Any other text is as it was.
+
+    Args:
+        evidence: a sentence.
+    """
+    place = source.find(f"\n{_ABOUT}")
+    if place < 0 or source.count('"""', 0, place) != 1:
+        return source
+    return f"{source[:place]}\n{_wrap(evidence)}\n{source[place:]}"
+
+
+def _assemble(
+    title: str, problem_source: str, plans: Sequence[WorkloadPlan], provenance: str
+) -> EmittedModule:
+    constants = Constants()
+    writer = LauncherWriter(constants)
+    module_kernels = ModuleKernels(constants, writer)
+    steady = steady_values(plans[0])
+    for place, label in enumerate(_labels(plans[0])):
+        entry = plans[0].sites[place]
+        emissions = [plan.sites[place].emission for plan in plans]
+        module_kernels.add_site(label, emissions, entry.origin, steady_inputs(entry.site, steady))
+    kernels, own = module_kernels.write()
+    kept = [
+        place
+        for place, entry in enumerate(plans[0].sites)
+        if all(operand.name in steady.made for operand in entry.site.outputs)
+    ]
+    launchers, scratch_bytes = share_scratch(own, kept, constants)
+    by_site = {
+        entry.site.name: launcher for entry, launcher in zip(plans[0].sites, launchers, strict=True)
+    }
+    forwards: list[Forward] = [write_forward(plan, by_site, scratch_bytes) for plan in plans]
+    forward = writer.align_texts([one.text for one in forwards], "forward")
+    staging = writer.align_texts([one.staging for one in forwards], "staging")
+    constants.add("INPUTS", [write_expected(plan) for plan in plans])
+    if parameter_shapes(plans[0].graph):
+        constants.add("PARAMETERS", [repr(parameter_shapes(plan.graph)) for plan in plans])
+    generated = "\n\n".join(
+        part.strip("\n") + "\n"
+        for part in (
+            kernels,
+            _LAID_OUT if forwards[0].lays_out else "",
+            RUNTIME if writer.objects else "",
+            SCRATCH if writer.pools_scratch else "",
+            "".join(writer.objects),
+            *(launcher.text for launcher in launchers),
+            staging,
+            STAGED if staging else "",
+            forward,
+            _write_model(plans[0].graph, stages=bool(staging)),
+        )
+        if part
+    )
+    used = set(re.findall(r"\w+", generated))
+    blocks = [lay_out(constants.write(place, only=used)) for place in range(len(plans))]
+    has_kernel_constants = "constant(" in blocks[0]
+    reference = reference_source(problem_source)
+    rest = [
+        CONSTANT if has_kernel_constants else "",
+        BEGIN + blocks[0] + END,
+        reference.text,
+        lay_out(generated),
+    ]
+    body = "\n\n".join(part.strip("\n") + "\n" for part in rest if part)
+    head = _HEADER.format(
+        title=_wrap(title),
+        about=_ABOUT,
+        provenance=f"\n{_wrap(provenance)}\n",
+        staging=_STAGES if staging else "",
+        imports=_write_imports(reference.imports, body),
+    )
+    head = excuse_rules(body) + head
+    text = "".join([head, "\n\n" if has_kernel_constants else "\n", body])
+    parse_python(text)
+    others = zip(plans[1:], blocks[1:], strict=True)
+    return EmittedModule(text, {plan.name: block for plan, block in others})
+
+
+def _labels(plan: WorkloadPlan) -> list[str]:
+    """What each site is called in the file: its operator, numbered where several have the same."""
+    operators = [entry.site.operator for entry in plan.sites]
+    return [
+        f"{name}_{operators[: place + 1].count(name)}" if operators.count(name) > 1 else name
+        for place, name in enumerate(operators)
+    ]
+
+
+def _wrap(text: str) -> str:
+    """A sentence of a docstring, on as many lines as it takes."""
+    return "\n".join(textwrap.wrap(text.replace('"""', "'''"), WIDTH - 3)) or text
+
+
+def _write_model(graph: OpGraph, *, stages: bool) -> str:
+    """`ModelNew`: the kernels for the inputs that are expected, the reference for any others.
+
+    Args:
+        stages: whether it keeps what launches read in the place of parameters.
+    """
+    tensors = _tensor_inputs(graph)
+    grad_checks = [f"{name}.requires_grad" for name in tensors]
+    if any(placeholder.kind == "parameter" for placeholder in graph.placeholders):
+        grad_checks.append("any(parameter.requires_grad for parameter in self.parameters())")
+    recognised = [f"isinstance({name}, torch.Tensor)" for name in tensors]
+    has_parameters = bool(parameter_shapes(graph))
+    if has_parameters:
+        recognised.insert(0, "self.fits")
+    constructor = _CONSTRUCTOR.format(staged=_KEEP_STAGED if stages else "")
+    return _FORWARD.format(
+        constructor=constructor if has_parameters else "",
+        parameters=", ".join(input_names(graph)),
+        recognised=" and ".join([*recognised, f"{write_found(graph)} == INPUTS"]),
+        grad_check=" or ".join(grad_checks) or "False",
+    )
+
+
+def _tensor_inputs(graph: OpGraph) -> list[str]:
+    return [
+        placeholder.name
+        for placeholder in graph.placeholders
+        if placeholder.kind == "input" and placeholder.spec is not None
+    ]
+
+
+def _write_imports(own: Sequence[str], body: str) -> str:
+    """The imports of a module, once each, those of the standard library first."""
+    needed = [line for line, mark in _IMPORTS.items() if mark in f"{body} triton."]
+    lines = sorted({*needed, *own}, key=_import_order)
+    groups = [
+        [line for line in lines if _is_standard(line) is standard] for standard in (True, False)
+    ]
+    return "\n\n".join("\n".join(group) for group in groups if group)
+
+
+def _import_order(line: str) -> tuple[bool, str]:
+    return line.startswith("from "), line.lower()
+
+
+def _is_standard(line: str) -> bool:
+    return line.split()[1].split(".")[0] in sys.stdlib_module_names

@@ -1,0 +1,8 @@
+"""Regions: pointwise chains, reductions, softmax, norms and losses, from nodes to statements.
+
+- pointwise.py: pointwise nodes as expressions.
+- region.py: a region: a small program over tiles.
+- lowering.py: from nodes to the statements of a region.
+- matching.py: which nodes form one region.
+- reductions.py: what each kind of reduction keeps, and how its tiles, lanes and parts combine.
+"""

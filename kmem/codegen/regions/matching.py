@@ -1,0 +1,219 @@
+"""Which nodes of a graph form one region: growth from an anchor over its neighbours.
+
+`find_row_regions` grows from reductions, softmax and norms; `find_pointwise_regions` from pointwise
+nodes alone. Growth keeps the node set convex: a node joins only if nothing that it reads from
+outside depends on the region.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from kmem.codegen.regions.lowering import Lowering, RowSpace, find_reduction, space_of
+from kmem.codegen.regions.pointwise import is_identity, write_pointwise
+from kmem.codegen.regions.region import Reduce, Region, simplify_axes
+from kmem.problem.dtypes import LOADABLE
+from kmem.problem.graph import Node, OpGraph
+from kmem.problem.operators.reductions import norm_order
+from kmem.problem.operators.row import Call, Channelwise, Layout, Pointwise
+from kmem.problem.operators.table import find_operator, lowering_of
+
+#: More inputs than this would hold too many pointers and tiles in registers.
+MAX_INPUTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRegion:
+    """A region and the graph nodes that it replaces, in graph order; `anchor` names it."""
+
+    anchor: str
+    nodes: tuple[str, ...]
+    region: Region
+
+
+def find_row_regions(graph: OpGraph) -> list[FoundRegion]:
+    """Regions around reductions and norms, in graph order, not overlapping."""
+    growth = _Growth(graph)
+    for node in graph.nodes:
+        space = space_of(graph, node)
+        if space is not None:
+            growth.grow(node, space)
+    return growth.in_order()
+
+
+def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:
+    """Maximal regions of pointwise nodes over one shape, in graph order, not overlapping.
+
+    Shape changes alone are no region.
+    """
+    growth = _Growth(graph)
+    anchors = [node for node in graph.nodes if _is_pointwise(graph, node)]
+    # so that what is broadcast joins what it is broadcast to
+    for node in sorted(anchors, key=lambda node: -node.spec.numel):
+        growth.grow(node, RowSpace(node.spec.shape))
+    return growth.in_order()
+
+
+def _is_pointwise(graph: OpGraph, node: Node) -> bool:
+    if isinstance(lowering_of(graph, node), Channelwise):
+        return True
+    return not is_identity(graph, node) and write_pointwise(graph, node, str) is not None
+
+
+def _is_marker(graph: OpGraph, node: Node) -> bool:
+    """Whether a trace left the node behind without a value that anyone reads."""
+    return lowering_of(graph, node) is Layout.MARKER
+
+
+class _Growth:
+    """Regions found so far in one graph."""
+
+    def __init__(self, graph: OpGraph) -> None:
+        self.graph = graph
+        self.found: list[FoundRegion] = []
+        self.taken: set[str] = set()
+
+    def grow(self, anchor: Node, space: RowSpace) -> None:
+        """Add the largest region around an anchor that no region holds yet.
+
+        If that cannot be lowered whole, the anchor's own nodes are tried.
+        """
+        alone = self._unit(anchor)
+        if alone & self.taken:
+            return
+        chosen = set(alone)
+        changed = True
+        while changed:
+            changed = False
+            for node in self._neighbours(chosen):
+                if node.name not in chosen and self._fits(node, space, chosen):
+                    chosen |= self._unit(node)
+                    changed = True
+        region = self._lower(anchor, space, chosen) or self._lower(anchor, space, alone)
+        if region is not None:
+            self.found.append(region)
+            self.taken.update(region.nodes)
+
+    def in_order(self) -> list[FoundRegion]:
+        """The regions by their anchors' places."""
+        return sorted(self.found, key=lambda region: self.graph.place(region.anchor))
+
+    def _unit(self, node: Node) -> set[str]:
+        """A node with what must go where it goes.
+
+        That is the operator whose result a getitem takes, all getitems of an operator, and markers.
+        """
+        if lowering_of(self.graph, node) is Layout.TAKE:
+            node = self.graph.node(node.args[0].name)
+        unit = {node.name}
+        if isinstance(node.output, tuple):
+            users = self.graph.users(node.name)
+            unit |= {user.name for user in users if lowering_of(self.graph, user) is Layout.TAKE}
+        return unit | {
+            user.name
+            for name in unit
+            for user in self.graph.users(name)
+            if _is_marker(self.graph, user)
+        }
+
+    def _neighbours(self, chosen: set[str]) -> list[Node]:
+        near: set[str] = set()
+        for name in chosen:
+            near.update(self.graph.node(name).refs())
+            near.update(user.name for user in self.graph.users(name))
+        nodes = filter(None, (self.graph.node(name) for name in near - chosen))
+        return self._in_graph_order(node for node in nodes if not _is_marker(self.graph, node))
+
+    def _in_graph_order(self, nodes: Iterable[Node]) -> list[Node]:
+        return sorted(nodes, key=lambda node: self.graph.place(node.name))
+
+    def _fits(self, node: Node, space: RowSpace, chosen: set[str]) -> bool:
+        """Whether a neighbour may join.
+
+        It may if the set stays convex and can be lowered, and no producer is fused that others read
+        as well.
+        """
+        members = self._unit(node)
+        joined = chosen | members
+        read = {name for member in joined for name in self.graph.node(member).refs()}
+        outside = read - joined
+        if len(outside) > MAX_INPUTS or any(
+            self.graph.depends_on(name, joined) for name in outside
+        ):
+            return False
+        is_consumer = any(
+            name in chosen for member in members for name in self.graph.node(member).refs()
+        )
+        users = {user.name for name in members for user in self.graph.users(name)}
+        if not is_consumer and (users - joined or members & set(self.graph.outputs)):
+            return False
+        return not members & self.taken and self._lower(node, space, joined) is not None
+
+    def _lower(self, anchor: Node, space: RowSpace, chosen: set[str]) -> FoundRegion | None:
+        lowering = Lowering(self.graph, space)
+        nodes = self._in_graph_order(self.graph.node(name) for name in chosen)
+        if not all(_is_marker(self.graph, node) or lowering.add(node) for node in nodes):
+            return None
+        outputs = tuple(node.name for node in nodes if self._is_output(node, chosen))
+        region = lowering.finish(_operator(self.graph, nodes, lowering), outputs)
+        if region is None:
+            return None
+        return FoundRegion(anchor.name, tuple(node.name for node in nodes), simplify_axes(region))
+
+    def _is_output(self, node: Node, chosen: Collection[str]) -> bool:
+        """Whether a node's result is read outside the region."""
+        if isinstance(node.output, tuple) or node.output is None:
+            return False
+        users = self.graph.users(node.name)
+        return node.name in self.graph.outputs or any(user.name not in chosen for user in users)
+
+
+def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:
+    """The vocabulary's name for what a region computes.
+
+    A norm, softmax or loss names its region. Else the first reduction does, under another name
+    where elements of the row are divided by it.
+    """
+    first: tuple[str, Call] | None = None
+    for node in nodes:
+        found = find_reduction(graph, node)
+        if found is None:
+            continue
+        reduction, call = found
+        name = find_operator(node.target).name
+        if reduction.names_region:
+            return name
+        first = first or (name, call)
+    if first is None:
+        return "pointwise"
+    scales = any(isinstance(item, Reduce) for item in lowering.statements) and any(
+        _divides_elements(graph, node, lowering) for node in nodes
+    )
+    return _scaled_by(graph, *first, lowering) if scales else first[0]
+
+
+def _divides_elements(graph: OpGraph, node: Node, lowering: Lowering) -> bool:
+    written = lowering_of(graph, node)
+    is_quotient = isinstance(written, Pointwise) and written.is_quotient
+    return is_quotient and node.spec.shape == lowering.shape
+
+
+def _scaled_by(graph: OpGraph, name: str, call: Call, lowering: Lowering) -> str:
+    """What a row divided by a reduction of it is called."""
+    if name == "vector_norm":
+        if norm_order(call) == 1:
+            return "l1_norm"
+        is_whole = len(lowering.space.dims) == len(lowering.shape)
+        return "frobenius_norm" if is_whole else "l2_norm"
+    source = graph.node(call.value("x"))
+    summed = lowering_of(graph, source) if source is not None else None
+    order = summed.norm_order if isinstance(summed, Pointwise) else 0
+    if name not in ("mean", "sum") or not order:
+        return name
+    if order == 1:
+        return "l1_norm"
+    return "rms_norm" if name == "mean" else "l2_norm"
+
+
+def is_supported_dtype(region: Region) -> bool:
+    """Whether every operand of a region has a type that kernels load and store."""
+    return all(operand.spec.dtype in LOADABLE for operand in region.inputs)

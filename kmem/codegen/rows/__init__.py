@@ -1,0 +1,13 @@
+"""Row kernels: regions (regions/) as kernels, from a skill's recipe class to text.
+
+- recipe.py: the recipe classes of row-wise and pointwise skills.
+- pointwise_kernel.py: the kernel, settings and cost of a region without reductions.
+- launching.py: index arithmetic of row kernels, and what launchers allocate.
+- access.py: loads and stores of row kernels, 16 bytes at a time.
+- space.py: settings of row kernels.
+- cost.py: what a setting of a row kernel should cost.
+- passes.py: text of the passes over a row.
+- bodies.py: bodies of row kernels by strategy.
+- kernel.py: the kernels and launcher of a region with reductions.
+- total.py: the kernel that sums what rows left.
+"""

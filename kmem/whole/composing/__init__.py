@@ -1,0 +1,8 @@
+"""A model put together again, with kernels in it, and bound to the user's own.
+
+- compose.py: a model put together again, with kernels in the places of pieces.
+- recompute.py: a backward for kernels that have none.
+- in_place.py: what stands in the place of a module's forward, and how it has fared.
+- binding.py: a composed model bound to a user's model, and taken away again.
+- bucket_table.py: a model composed at several shapes, and the one that serves a call.
+"""

@@ -1,0 +1,220 @@
+"""A model put together again: its graph written out, with kernels in the places of pieces.
+
+The artefact is a directory that `kmem.load` finds and `kmem.apply` binds to a model:
+
+- composed.json: the segments with their guards, and which kernel stands where;
+- graph.py: for each segment a function that runs its graph, a call for each replaced piece;
+- kernels/: the modules that runs have emitted, each with Model and ModelNew.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kmem.codegen.module.library_calls import write_arg, write_call, write_constant
+from kmem.problem.graph import DEVICE, Node, OpGraph
+from kmem.problem.operators.table import find_operator
+from kmem.run.directory import RunDirectory
+from kmem.whole.cutting.cut import Piece
+from kmem.whole.cutting.pieces import PieceGroup
+from kmem.whole.cutting.write_piece import python_name, renamed
+from kmem.whole.graphs.capture import Captured, Segment
+from kmem.whole.graphs.drawing import is_random
+from kmem.whole.graphs.tidying import changes_what_it_reads
+
+MANIFEST = "composed.json"
+GRAPH, KERNELS = "graph.py", "kernels"
+_VERSION = 1
+_HEAD = '''"""{name}, as kmem has put it together; composed.json says which kernel stands where."""
+
+import torch
+'''
+
+
+def write_composed(
+    directory: Path,
+    captured: Captured,
+    kernels: Mapping[str, tuple[str, Sequence[int]]],
+    groups: Sequence[PieceGroup],
+    *,
+    backward: bool = False,
+) -> Path:
+    """Write the artefact.
+
+    Args:
+        kernels: by name of a piece, the text of its kernel's module and the constructor's numbers.
+        groups: the pieces of the model; those without a kernel stay as they are.
+        backward: whether it may run where gradients are recorded.
+
+    Returns: the directory.
+    """
+    place = RunDirectory(directory)
+    used = [group for group in groups if group.name in kernels]
+    for group in used:
+        place.write_text(f"{KERNELS}/{group.name}.py", kernels[group.name][0])
+    text = [_HEAD.format(name=captured.name)]
+    segments = []
+    for number, segment in enumerate(captured.segments):
+        chosen = [
+            (group.name, each.piece)
+            for group in used
+            for each in group.places
+            if each.segment == number
+        ]
+        chosen.sort(key=lambda entry: segment.graph.place(entry[1].nodes[0]))
+        if not chosen:
+            continue
+        text.append("\n".join(_write_function(f"segment_{number}", segment, chosen)))
+        segments.append({**_describe(number, segment, chosen, kernels), "backward": backward})
+    place.write_text(GRAPH, "\n\n".join(text) + "\n")
+    data = {"version": _VERSION, "model": captured.name, "segments": segments}
+    place.write_text(MANIFEST, json.dumps(data, indent=1) + "\n")
+    return directory
+
+
+def _describe(
+    number: int,
+    segment: Segment,
+    chosen: Sequence[tuple[str, Piece]],
+    kernels: Mapping[str, tuple[str, Sequence[int]]],
+) -> dict[str, Any]:
+    graph = segment.graph
+    inputs = [each for each in graph.placeholders if each.kind == "input"]
+    return {
+        "function": f"segment_{number}",
+        "path": segment.path,
+        "training": graph.training,
+        "modes": list(segment.modes),
+        "hooks": segment.hooks,
+        "inputs": segment.inputs,
+        "outputs": segment.outputs,
+        "leaves": [list(leaf) if isinstance(leaf, tuple) else leaf for leaf in segment.leaves],
+        "given": [
+            {"value": each.value}
+            if each.spec is None
+            else {
+                "shape": list(each.spec.shape),
+                "stride": list(each.spec.stride),
+                "dtype": each.spec.dtype,
+            }
+            for each in inputs
+        ],
+        "state": [
+            {"name": each.target, "shape": list(each.spec.shape), "dtype": each.spec.dtype}
+            for each in graph.placeholders
+            if each.kind in ("parameter", "buffer")
+        ],
+        "pieces": [
+            {
+                "kernel": name,
+                "init": list(kernels[name][1]),
+                "state": dict(_own_names(piece)),
+                "module": piece.module,
+            }
+            for name, piece in chosen
+        ],
+    }
+
+
+def _own_names(piece: Piece) -> Iterator[tuple[str, str]]:
+    """What a piece's kernel calls a parameter or buffer, and what the model does."""
+    held = [each for each in piece.graph.placeholders if each.kind in ("parameter", "buffer")]
+    for each, name in zip(held, piece.state, strict=True):
+        yield each.target, name
+
+
+# --- the function of a segment
+
+
+def _write_function(
+    name: str, segment: Segment, chosen: Sequence[tuple[str, Piece]]
+) -> Iterator[str]:
+    graph = segment.graph
+    yield f"def {name}(state, pieces, inputs):"
+    inputs = [each for each in graph.placeholders if each.kind == "input"]
+    held = [each for each in graph.placeholders if each.kind in ("parameter", "buffer")]
+    steps = _needed(graph, _steps(graph, chosen))
+    read = {value for _, values, _ in steps for value in values} | set(graph.outputs)
+    for place, each in enumerate(inputs):
+        if each.name in read:
+            yield f"    {python_name(each.name)} = inputs[{place}]"
+    first = next((place for place, each in enumerate(inputs) if each.spec is not None), None)
+    if first is not None:
+        yield f"    {DEVICE.expression} = inputs[{first}].device"
+    for each in graph.placeholders:
+        if each.kind == "constant" and each.name in read:
+            yield f"    {python_name(each.name)} = {write_constant(each)}"
+    for place, each in enumerate(held):
+        if each.name in read:
+            yield f"    {python_name(each.name)} = state[{place}]"
+    last = {value: number for number, (_, values, _) in enumerate(steps) for value in values}
+    for number, (text, values, made) in enumerate(steps):
+        yield f"    {text}"
+        done = [
+            python_name(value)
+            for value in dict.fromkeys((*values, *made))
+            if last.get(value, number) == number
+            and value not in graph.outputs
+            and graph.placeholder(value) is None
+        ]
+        if done:
+            yield f"    del {', '.join(done)}"
+    outputs = "".join(f"{python_name(name)}, " for name in graph.outputs)
+    yield f"    return ({outputs.rstrip()})" if outputs else "    return ()"
+
+
+#: One line of a function: its text, the values that it reads, and those that it makes.
+_Step = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
+def _steps(graph: OpGraph, chosen: Sequence[tuple[str, Piece]]) -> list[tuple[_Step, Node | None]]:
+    starts = {piece.nodes[0]: (number, piece) for number, (_, piece) in enumerate(chosen)}
+    inside = {name for _, piece in chosen for name in piece.nodes}
+    found: list[tuple[_Step, Node | None]] = []
+    for node in graph.nodes:
+        if node.name in starts:
+            number, piece = starts[node.name]
+            found.append((_write_piece(number, piece), None))
+        # of a piece's own nodes views alone are written: whoever is no piece may read one
+        if node.name not in inside or _may_be_remade(node):
+            found.append((_write_node(graph, node), node))
+    return found
+
+
+def _write_piece(number: int, piece: Piece) -> _Step:
+    made = ", ".join(map(python_name, piece.outputs))
+    given = ", ".join(map(python_name, piece.inputs))
+    target = f"({made},)" if piece.graph.returns_tuple else made
+    return f"{target} = pieces[{number}]({given})", piece.inputs, piece.outputs
+
+
+def _write_node(graph: OpGraph, node: Node) -> _Step:
+    named = renamed(node)
+    call = write_call(graph, named)
+    if node.target == "getitem":
+        call = f"{write_arg(named.args[0])}[{write_arg(named.args[1])}]"
+    made = (node.name,) if node.output is not None else ()
+    text = f"{python_name(node.name)} = {call}" if made else call
+    return text, tuple(node.refs()), made
+
+
+def _may_be_remade(node: Node) -> bool:
+    operator = find_operator(node.target)
+    return operator is not None and operator.is_view and not operator.may_copy
+
+
+def _needed(graph: OpGraph, steps: Sequence[tuple[_Step, Node | None]]) -> list[_Step]:
+    """Steps that an output or an effect depends on; views inside pieces that nobody reads go."""
+    wanted, live = set(graph.outputs), []
+    made_by_piece = {value for (_, _, made), node in steps if node is None for value in made}
+    for step, node in reversed(steps):
+        read, made = step[1:]
+        is_effect = node is not None and (
+            changes_what_it_reads(node) or is_random(node) or not made
+        )
+        is_double = node is not None and bool(set(made) & made_by_piece)
+        if (wanted & set(made) or is_effect) and not is_double:
+            live.append(step)
+            wanted.update(read)
+    return live[::-1]

@@ -1,0 +1,271 @@
+"""A composed model held to its model: right by the accuracy contract, and faster as a whole.
+
+It runs in a process of its own (`python -m kmem.whole.proving.proof`), for a kernel may crash, and
+the interpreter must be chosen before Triton is imported. The judge has proved each kernel alone;
+here the model as a whole errs at most twice as much as eager does against float64, on inputs drawn
+anew.
+
+- On a GPU the kernels run as they will, and are timed in pairs with the model and the best other
+  ways to run it, and with and without pieces.
+- Without one they run in Triton's interpreter where the model is small enough; else each piece runs
+  the operators that its kernel replaces, which proves all that is around the kernels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from kmem.errors import ExecutorError
+from kmem.measure.oracle.correctness import error_floor, is_within, measure_error
+from kmem.problem.operators.row import Convolution
+from kmem.problem.operators.table import find_operator
+from kmem.records import Precision
+from kmem.whole.composing.binding import Composed, bind, read_composed
+from kmem.whole.graphs.capture import Captured, build_real, capture
+from kmem.whole.graphs.drawing import undrawable
+from kmem.whole.graphs.source import Built, read_source
+from kmem.whole.process import answer, ask
+from kmem.whole.proving.clock import EAGER, GRAPH, Wanted, is_graph, time_whole
+from kmem.whole.proving.oracle import (
+    call,
+    copied,
+    generators,
+    have_drawn,
+    is_expanded,
+    keep_state,
+    put_back,
+    results_of,
+    right_results,
+    set_generators,
+    traced_results,
+)
+
+_MODULE = "kmem.whole.proving.proof"
+#: Elements made by all nodes of a forward up to which the interpreter ends in about a minute.
+MOST_INTERPRETED = 200_000
+LONGEST_PROOF_S = 900.0
+_WHY_NOT_TRACED = "what Python keeps or draws is fixed in it; keep it in buffers"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be proved: a composed directory of a model, named as in graphs/source.py."""
+
+    model: str
+    inputs: tuple[str, ...]
+    mode: str | None
+    precision: str
+    directory: str
+    seed: int
+    time: bool  # needs a GPU
+    baselines: bool = False  # with the model's compiled forms
+    against: tuple[str, ...] = ()  # ways that the composed model is timed in pairs with
+    without: tuple[str, ...] = ()  # pieces that it is timed with and without
+    draws: int = 3  # of inputs that the whole is compared on
+    backward: bool = False  # gradients of parameters too
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found. `how` says what ran; times are medians in milliseconds, pairs as ratios.
+
+    `baselines_ms` are other ways to run the model; names in _graph are ways launched as one CUDA
+    graph, composed_graph among them. `gains` has for ways their time over that of the composed
+    model launched alike: the median and the lower end of its 95% interval. `without` has for pieces
+    the time with them over that without, called and as graphs: the median and its upper end.
+    """
+
+    passed: bool
+    how: str
+    reason: str = ""
+    error: float = 0.0  # the largest over the outputs and draws
+    eager_error: float = 0.0
+    eager_ms: float | None = None
+    composed_ms: float | None = None
+    baselines_ms: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)  # baselines, and why
+    gains: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ratio: float | None = None  # eager over composed, the median over pairs
+    ratio_low: float | None = None
+    without: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+
+    @property
+    def best(self) -> tuple[str, ...]:
+        """The fastest other way to run the model, as it is called and as one CUDA graph."""
+        times = {**self.baselines_ms, **({} if self.eager_ms is None else {EAGER: self.eager_ms})}
+        times.pop(f"composed{GRAPH}", None)
+        ways = ([name for name in times if is_graph(name) is graph] for graph in (False, True))
+        return tuple(min(names, key=times.__getitem__) for names in ways if names)
+
+    def gain(self, *, graph: bool) -> tuple[str, float, float] | None:
+        """The other way that it gains least on, launched alike, the gain, and its lower end."""
+        found = [
+            (name, median, low)
+            for name, (median, low) in self.gains.items()
+            if is_graph(name) is graph
+        ]
+        return min(found, key=lambda entry: entry[1], default=None)
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it beats every other way that is launched alike, in one way of calling at least.
+
+        Without times, an estimate says so.
+        """
+        found = [self.gain(graph=graph) for graph in (False, True)]
+        return not self.gains or any(each is not None and each[2] > 1 for each in found)
+
+
+def prove(question: Question, *, gpu: bool, timeout_s: float = LONGEST_PROOF_S) -> Proof:
+    """Ask in a process of its own; a crash or a timeout is a proof that failed."""
+    try:
+        return Proof(**ask(_MODULE, asdict(question), gpu=gpu, timeout_s=timeout_s))
+    except ExecutorError as ex:
+        return Proof(False, "", str(ex))
+
+
+# --- in the process
+
+
+def find_proof(question: Question) -> Proof:
+    """Compare, and where that is asked time."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    precision = Precision(question.precision)
+    if precision is Precision.TF32:
+        torch.backends.cuda.matmul.allow_tf32 = True
+    source = read_source(question.model, question.inputs, mode=question.mode)
+    captured = capture(source, precision)
+    if found := undrawable(segment.graph for segment in captured.segments):
+        return Proof(False, "", f"its forward draws random numbers ({found}) that depend on values")
+    composed = read_composed(Path(question.directory))
+    if composed is None:
+        return Proof(False, "", f"{question.directory} holds no composed model")
+    torch.manual_seed(question.seed)
+    with torch.set_grad_enabled(question.backward):
+        built = build_real(source, precision, device)
+        kind, how = _how(captured, device)
+        error = eager_error = 0.0
+        for draw in range(question.draws):
+            torch.manual_seed(question.seed + draw + 1)
+            case = built if draw == 0 else _redrawn(built)
+            found = _compare(case, captured, composed, kind, precision)
+            error, eager_error = max(error, found[0]), max(eager_error, found[1])
+            if found[2]:
+                return Proof(False, how, found[2], error, eager_error)
+        times: dict[str, Any] = {}
+        if question.time and device == "cuda":
+            wanted = Wanted(
+                question.baselines, question.against, question.without, question.backward
+            )
+            times = time_whole(built, composed, wanted)
+    return Proof(True, how, "", error, eager_error, **times)
+
+
+def _how(captured: Captured, device: str) -> tuple[str, str]:
+    if device == "cuda":
+        return "ModelNew", "kernels on the GPU"
+    made = sum(
+        node.output.numel
+        for segment in captured.segments
+        for node in segment.graph.nodes
+        if hasattr(node.output, "numel")
+    )
+    if made <= MOST_INTERPRETED:
+        return "ModelNew", "kernels in the interpreter"
+    return "Model", "each piece by the operators that its kernel replaces"
+
+
+def _redrawn(built: Built) -> Built:
+    """Floating inputs drawn again with the spread that they have."""
+
+    def draw(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        if is_expanded(leaf):
+            return leaf
+        values = leaf.float()
+        spread = values.std(unbiased=False) if values.numel() > 1 else torch.tensor(1.0)
+        new = torch.randn(leaf.shape, device=leaf.device) * spread + values.mean()
+        if bool((values >= 0).all()):
+            new = new.abs()
+        return copied(leaf).copy_(new)
+
+    args, kwargs = pytree.tree_map(draw, (built.args, dict(built.kwargs)))
+    return Built(built.module, args, kwargs)
+
+
+def _compare(
+    built: Built, captured: Captured, composed: Composed, kind: str, precision: Precision
+) -> tuple[float, float, str]:
+    """The largest error, eager's own, and why the whole is refused; empty if it is right.
+
+    What a forward leaves in buffers is held to the same as what it returns.
+    """
+    state = keep_state(built.module)
+    drawn = generators()
+    is_whole = not captured.segments[0].path
+    traced, numbers = traced_results(built, captured) if is_whole else (None, {})
+    set_generators(drawn)
+    oracle = right_results(built, captured, numbers)
+    set_generators(drawn)
+    eager = results_of(built, captured, call(built))
+    if have_drawn(drawn) and not numbers:
+        return 0.0, 0.0, "its forward draws random numbers, against which nothing can be held"
+    put_back(state)
+    set_generators(drawn)
+    with bind(built.module, composed, kernel_class=kind) as handle:
+        ours = results_of(built, captured, call(built))
+        reason = "; ".join(each.reason for each in handle.forwards if not each.served)
+    put_back(state)
+    if len(ours) != len(eager):
+        return 0.0, 0.0, "it returns another number of tensors"
+    if reason:
+        return 0.0, 0.0, f"the composed forward did not run: {reason}"
+    error = eager_error = 0.0
+    cudnn_works = precision is Precision.MATCH and _has_cudnn_work(captured)
+    for name, found in ours.items():
+        right, known = oracle[name], eager[name]
+        if found.shape != known.shape or found.dtype != known.dtype:
+            return error, eager_error, f"{name} has another shape or dtype"
+        stands_in = cudnn_works and found.device.type == "cpu"
+        floor = error_floor(found.dtype, Precision.TF32 if stands_in else precision)
+        difference = measure_error(found, right, known)
+        reference = measure_error(known, right, known)
+        # the oracle is the graph's, and would not know that the graph is not the model
+        if traced is not None and not is_within(
+            reference, measure_error(traced[name], right, traced[name]), floor
+        ):
+            return 0.0, 0.0, f"{name} of the traced graph is not the model's: {_WHY_NOT_TRACED}"
+        error = max(error, difference.relative_error)
+        eager_error = max(eager_error, reference.relative_error)
+        if not is_within(difference, reference, floor):
+            text = difference.fault or f"errs {difference.relative_error:.2g}"
+            allowed = f"eager errs {reference.relative_error:.2g} against float64"
+            return error, eager_error, f"{name}: {text}, {allowed}"
+    return error, eager_error, ""
+
+
+def _has_cudnn_work(captured: Captured) -> bool:
+    """Whether PyTorch's defaults let a GPU have something in TF32, as the judge of pieces knows."""
+    found = (
+        find_operator(node.target) for segment in captured.segments for node in segment.graph.nodes
+    )
+    return any(
+        operator is not None
+        and (isinstance(operator.lowering, Convolution) or operator.name == "recurrent")
+        for operator in found
+    )
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    lists = {name: tuple(asked[name]) for name in ("inputs", "against", "without")}
+    return asdict(find_proof(Question(**{**asked, **lists})))
+
+
+if __name__ == "__main__":
+    answer(_answer)
