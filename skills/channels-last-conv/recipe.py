@@ -62,17 +62,18 @@ class ChannelsLastConv(Recipe):
     def space(self, site: Site, device: Device) -> Space:
         # The layout as it lies with cuDNN's own guess is what eager does: no candidate.
         detail: Convolution = site.detail
+        rounds = detail.dtype == "float32" and not detail.is_eager_exact
         knobs = {
             "layout": ("channels_last", "contiguous"),
             "algorithm": ("measured", "guessed"),
-            ACCURACY: (0, 1) if detail.dtype == "float32" else (0,),  # 1: exact fp32
+            ACCURACY: (0, 1) if rounds else (0,),  # 1: exact fp32
         }
         return Space(knobs, lambda settings: (settings["layout"], settings["algorithm"]) != _EAGERS)
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail: Convolution = site.detail
         unit = {"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"}[detail.dtype]
-        if settings.get(ACCURACY, 0):
+        if _is_exact(detail, settings):
             unit = "fp32"
         filled = min(1.0, detail.group_in / WIDE_CHANNELS)
         rate = ceiling(device, unit) * SHARE_OF_CEILING * filled
@@ -106,8 +107,13 @@ class ChannelsLastConv(Recipe):
             f"return y.{'squeeze(2).' if is_row else ''}contiguous()",
         ]
         launcher = write_launch_function(["x", "w", "bias=None"], statements)
-        rounds = detail.dtype == "float32" and not settings.get(ACCURACY, 0)
+        rounds = detail.dtype == "float32" and not _is_exact(detail, settings)
         return Emission((), launcher, own_size_only=rounds)
+
+
+def _is_exact(detail: Convolution, settings: Settings) -> bool:
+    """Whether fp32 is not rounded: above the first rung, and where eager is taken to be exact."""
+    return detail.is_eager_exact or bool(settings.get(ACCURACY, 0))
 
 
 def _axes(detail: Convolution) -> tuple[WindowAxis, ...]:
@@ -121,7 +127,7 @@ def _write_convolution(detail: Convolution, settings: Settings) -> list[str]:
     axes, is_measured = _axes(detail), settings["algorithm"] == "measured"
     takes_tf32 = (
         "False"
-        if settings.get(ACCURACY, 0)
+        if _is_exact(detail, settings)
         else 'torch.backends.cudnn.conv.fp32_precision == "tf32"'
     )
     padding, stride = [axis.padding for axis in axes], [axis.stride for axis in axes]

@@ -4,8 +4,9 @@ Which sites, knobs and times are here; the kernels are in direct.py.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from kmem.codegen.convolutions.convolution import Convolution, find_convolutions
+from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
 from kmem.codegen.rates import ceiling, clock_hz
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
@@ -59,7 +60,8 @@ class ImplicitGemmConv(Recipe):
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases): TF32 would be
         # refused.
-        return [site for site in find_convolutions(graph) if _fits(site.detail)]
+        found = [site for site in find_convolutions(graph) if _fits(site.detail)]
+        return [judge_eager(site, contract.precision) for site in found]
 
     def space(self, site: Site, device: Device) -> Space:
         detail: Convolution = site.detail
@@ -70,18 +72,19 @@ class ImplicitGemmConv(Recipe):
             "block_p": (128, 256),
             "block_co": tuple(count for count in channels if widest // 2 <= count <= widest),
             "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
-            ACCURACY: (0, 1),
+            ACCURACY: (0,) if detail.is_eager_exact else (0, 1),
         }
         # An operand of the epilogue as large as the tile is in registers beside the sums, where the
         # next step's operands were.
         spare = 0 if not detail.full_operands else OPERAND_REGISTERS
         return Space(
-            knobs, lambda settings: _registers(detail, _knobs(settings)) + spare <= MAX_REGISTERS
+            knobs,
+            lambda settings: _registers(detail, _knobs(detail, settings)) + spare <= MAX_REGISTERS,
         )
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail: Convolution = site.detail
-        knobs, clock = _knobs(settings), clock_hz(device)
+        knobs, clock = _knobs(detail, settings), clock_hz(device)
         steps = detail.taps * ceil_div(detail.group_in, knobs.block_k)
         tiles = (
             ceil_div(detail.positions, knobs.block_p)
@@ -100,15 +103,17 @@ class ImplicitGemmConv(Recipe):
         return max(compute_ms, bytes_ms) + exposed_ms + 2 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
-        return emit_direct(site.detail, _knobs(settings))
+        return emit_direct(site.detail, _knobs(site.detail, settings))
 
 
 def _fits(detail: Convolution) -> bool:
     return detail.group_in >= MIN_CHANNELS and (detail.groups == 1 or detail.dtype != "float32")
 
 
-def _knobs(settings: Settings) -> DirectSettings:
-    return read_settings(DirectSettings, settings)
+def _knobs(detail: Convolution, settings: Settings) -> DirectSettings:
+    """A site's setting; where eager is expected to be exact its first rung is the split one."""
+    knobs = read_settings(DirectSettings, settings)
+    return replace(knobs, accuracy=knobs.accuracy + 1) if detail.is_eager_exact else knobs
 
 
 def _step_cycles(detail: Convolution, knobs: DirectSettings, device: Device) -> float:

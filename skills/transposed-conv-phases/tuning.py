@@ -15,7 +15,7 @@ from kmem.codegen.convolutions.windows import (
     phase_taps,
     taps_by_phase,
 )
-from kmem.codegen.rates import by_card, ceiling, clock_hz, issues_per_s, l1_bytes_per_s
+from kmem.codegen.rates import ceiling, clock_hz, issues_per_s, l1_bytes_per_s
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import ACCURACY, Role, Space
 from kmem.records import DTYPE_BYTES, Device
@@ -35,8 +35,10 @@ OTHER_REGISTERS = 56  # of a thread, beside its sums
 #: Of the shared memory that a block may have, what the compiler needs: all but 200 of 227 KiB on
 #: sm_90.
 COMPILER_BYTES = 27 * 2**10
-#: Reads from L2 of an H200, measured class of figure.
-L2_BYTES_PER_S = 5.5e12
+#: What copies of 16 bytes reach, of those of 8, which L1 gives half a line a clock. Eight pairs of
+#: settings took 0.80 to 1.03 times as long with 16, 0.93 in the middle. Source: H200, 2026-11-22
+#: and -23, level 1's 77, 79, 81 and level 2's 36.
+WIDE_GAIN = 1.25
 #: Instructions of a thread: for each copy of a step, and for a step beside them.
 COPY_INSTRUCTIONS, STEP_INSTRUCTIONS = 3, 16
 #: From a step's loads to their arrival where one step is ahead of the one that multiplies.
@@ -92,7 +94,7 @@ def phase_space(detail: Transposed, device: Device) -> Space:
             "columns": tuple(columns),
             "block_co": tuple(count for count in channels if least <= count <= widest),
             "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
-            "copy_bytes": (8, 16),
+            "copy_bytes": (16, 8),
             "warps": (4, 8),
             "stages": (2, 3, 4),
             ACCURACY: (0, 1) if rounds else (0,),
@@ -148,10 +150,9 @@ def phase_cost_ms(detail: Transposed, knobs: PhaseSettings, device: Device) -> f
     blocks = _blocks(detail, knobs)
     steps, copied = _steps(detail, knobs)
     copied *= blocks
+    copy_s = copied / (l1_bytes_per_s(device) / 2)
     if knobs.copy_bytes == VECTOR_BYTES:
-        copy_s = copied / by_card(L2_BYTES_PER_S, device)
-    else:
-        copy_s = copied / (l1_bytes_per_s(device) / 2)
+        copy_s /= WIDE_GAIN
     warp = device.warp_size
     instructions = copied / knobs.copy_bytes * COPY_INSTRUCTIONS
     instructions += blocks * steps * STEP_INSTRUCTIONS * warp * knobs.warps

@@ -4,7 +4,7 @@ from dataclasses import replace
 from math import prod
 
 from kmem.codegen.chains.epilogue import Epilogue
-from kmem.codegen.chains.ports import AFTER, port_arguments
+from kmem.codegen.chains.ports import AFTER, IN_PLACE, port_arguments
 from kmem.codegen.text.calls import write_call, write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
@@ -112,7 +112,7 @@ def write_statistics(detail: VendorConv, knobs: VendorSettings) -> list[str]:
             "kmem_nhwc_statistics",
             blocks * parts,
             f"{read_pointers(detail, knobs)}, found, squares",
-            *port_arguments(AFTER, before, steps),
+            *port_arguments(IN_PLACE, before, steps),
             *read_arguments(detail, knobs, window),
             f"CENTRED={detail.is_norm}, PARTS={parts}, TURNS={turns}",
             f"BLOCK_C={block_c}, BLOCK_P={block_p}",
@@ -206,7 +206,8 @@ def finish_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
 def statistics_tile(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:
     """Channels and positions of a tile that is summed, which has three values of each in place."""
     most = next_power_of_two(detail.base.group_out)
-    return _tile(detail, min(knobs.channels, most), min(knobs.finish, _SUMMED * knobs.warps))
+    held = _SUMMED * knobs.warps * min(2, prod(detail.base.window))
+    return _tile(detail, min(knobs.channels, most), min(knobs.finish, held))
 
 
 def _tile(detail: VendorConv, channels: int, elements: int) -> tuple[int, int]:

@@ -14,6 +14,23 @@ Between two convolutions of a chain `kmem_nhwc_pass` is both: it reads what the 
 first, and stages what follows that for the second.
 """
 
+COLUMNS = (
+    "kmem_nhwc_columns",
+    '''
+@triton.jit
+def kmem_nhwc_columns(tile, BLOCK_P: tl.constexpr, SIZE: tl.constexpr):
+    """The positions of a tile, numbered so that those of one window of SIZE lie one after the
+    other; the tile has the first of all its windows first, then all second ones, and so on.
+
+    Threads along channels have the last positions of a tile in registers: so those of a window.
+    """
+    place = tl.arange(0, BLOCK_P)
+    if SIZE > 1:
+        place = place % (BLOCK_P // SIZE) * SIZE + place // (BLOCK_P // SIZE)
+    return tile * BLOCK_P + place
+''',
+)
+
 STAGE_TILE = (
     "kmem_nhwc_stage_tile",
     '''
@@ -57,7 +74,7 @@ PASS_TILE = (
 @triton.jit
 def kmem_nhwc_pass_tile(
     y, more, y_exponents, w_exponents, staged, image, tile, scale,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
@@ -70,10 +87,11 @@ def kmem_nhwc_pass_tile(
     """One tile of what the library made of one group and of what follows, to (positions,
     STAGED_MP), zero above M; the bits of the largest finite magnitude before scaling.
     """
-    stored: tl.constexpr = N // (WD * WH * WW)
+    size: tl.constexpr = WD * WH * WW
+    stored: tl.constexpr = N // size
     column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
     batch = image
-    columns = tile % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    columns = kmem_nhwc_columns(tile % column_blocks, BLOCK_P, size)
     rows = tile // column_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
     acc = kmem_nhwc_read(
         y, more, y_exponents, w_exponents, batch, rows, columns,
@@ -82,8 +100,8 @@ def kmem_nhwc_pass_tile(
     )
     if AFTER is not None:
         acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
-    if PLACE is not None:
-        rows, columns = PLACE(rows, columns, N)
+    if size > 1:
+        columns = kmem_nhwc_columns(tile % column_blocks, BLOCK_P // size, 1)
     acc = tl.where((rows[:, None] < M) & (columns[None, :] < stored), acc, 0.0)
     bits = kmem_magnitude_bits(acc)
     most = tl.max(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1), axis=0)
@@ -181,7 +199,7 @@ STAGE, RESTAGE = _staging(
 PASS, REPASS = _staging(
     "pass",
     "y, more, y_exponents, w_exponents",
-    "AFTER, STEPS, PLACE",
+    "AFTER, STEPS",
     "M, MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, RD, RH, RW, "
     "WD, WH, WW, SCALED, STAGED_MP",
 )
@@ -312,13 +330,15 @@ def kmem_nhwc_finish(
 ):
     """(images, positions, groups, MP) to the module's own layout, M channels a group."""
     modifier: tl.constexpr = ".cs" if STREAMS else ""
+    size: tl.constexpr = WD * WH * WW
     row_blocks: tl.constexpr = (M + BLOCK_C - 1) // BLOCK_C
     column_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
     pid = tl.program_id(0)
     if BACKWARD:
         pid = tl.num_programs(0) - 1 - pid
     rows = pid % row_blocks * BLOCK_C + tl.arange(0, BLOCK_C)
-    columns = pid // row_blocks % column_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    tile = pid // row_blocks % column_blocks
+    columns = kmem_nhwc_columns(tile, BLOCK_P, size)
     batch = pid // (row_blocks * column_blocks)
     acc = kmem_nhwc_read(
         y, more, exponents, w_exponents, batch, rows, columns,
@@ -329,12 +349,14 @@ def kmem_nhwc_finish(
         acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
     if PLACE is not None:
         rows, columns = PLACE(rows, columns, N)
+    if size > 1:
+        columns = kmem_nhwc_columns(tile, BLOCK_P // size, 1)
     image = batch // BATCH_INNER
     target = out + image.to(tl.int64) * OUT_IMAGE + batch % BATCH_INNER * (M * OUT_C)
     tl.store(
         target + rows[:, None] * OUT_C + columns[None, :] * OUT_P,
         acc.to(out.dtype.element_ty),
-        mask=(rows[:, None] < M) & (columns[None, :] < N),
+        mask=(rows[:, None] < M) & (columns[None, :] < N // size),
         cache_modifier=modifier,
     )
 ''',

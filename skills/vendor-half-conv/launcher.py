@@ -11,6 +11,7 @@ from kmem.recipes import Emission
 from .behind import follow, precede, write_finish, write_statistics
 from .chains import name_in, rename
 from .kernels import (
+    COLUMNS,
     FINISH,
     PASS,
     PASS_TILE,
@@ -73,6 +74,7 @@ def _kernels(link: VendorConv, knobs: VendorSettings, *, is_last: bool) -> list[
     kernels = [
         weights,
         PLACE,
+        COLUMNS,
         READ,
         *hand_in(staging if knobs.is_scaled(link) else staging[:2], functions),
     ]

@@ -5,6 +5,8 @@ follows. So neither the tensor that the norm reads nor, before a pooling, the on
 written.
 """
 
+from math import prod
+
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.table import find_operator
@@ -14,8 +16,8 @@ from .vendor import Found, Lines, VendorConv
 LAYER_NORM = "aten.layer_norm.default"
 #: Columns of a row: so many channels of it as fill sectors still fit a tile.
 _FEWEST, _MOST = 8, 128
-#: Stands in a statement for the window of the tile, which a pooling that is found later decides.
-_WINDOW = "LINE_WINDOW"
+#: Stand in a statement for the window of the tile, which a pooling that is found later decides.
+_ROWS, _COLUMNS = "LINE_ROWS", "LINE_COLUMNS"
 
 NORM_LINES = (
     "kmem_norm_lines",
@@ -24,18 +26,18 @@ NORM_LINES = (
 def kmem_norm_lines(
     values, EPS: tl.constexpr, LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """Every row of LENGTH columns of an image less its mean, over its deviation.
+    """Every row of LENGTH columns of an image less its mean, over its deviation: by channel, row
+    and column of a window, row of windows, and window.
 
-    The columns of a tile are windows of ROWS x COLUMNS, those of one row of windows side by side.
+    The columns of a tile are those of windows of ROWS x COLUMNS, apart: see kmem_nhwc_columns.
     """
     runs: tl.constexpr = values.shape[1] // (LENGTH * ROWS)
-    shape: tl.constexpr = (values.shape[0], runs, LENGTH // COLUMNS, ROWS, COLUMNS)
+    shape: tl.constexpr = (values.shape[0], ROWS, COLUMNS, runs, LENGTH // COLUMNS)
     lines = tl.reshape(values, shape)
-    mean = tl.sum(tl.sum(lines, axis=4), axis=2) * (1.0 / LENGTH)
+    mean = tl.sum(tl.sum(lines, axis=2), axis=3) * (1.0 / LENGTH)
     lines -= mean[:, :, None, :, None]
-    variance = tl.sum(tl.sum(lines * lines, axis=4), axis=2) * (1.0 / LENGTH)
-    lines *= (1.0 / tl.sqrt(variance + EPS))[:, :, None, :, None]
-    return tl.reshape(lines, values.shape)
+    variance = tl.sum(tl.sum(lines * lines, axis=2), axis=3) * (1.0 / LENGTH)
+    return lines * (1.0 / tl.sqrt(variance + EPS))[:, :, None, :, None]
 ''',
 )
 
@@ -44,11 +46,11 @@ LOAD_LINE = (
     '''
 @triton.jit
 def kmem_load_line(
-    operand, columns, LENGTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    operand, LENGTH: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    """What an operand has for each column of a row, as kmem_norm_lines numbers the columns."""
-    place = columns // (ROWS * COLUMNS) % (LENGTH // COLUMNS) * COLUMNS + columns % COLUMNS
-    return tl.load(operand + place).to(tl.float32)[None, :]
+    """What an operand has for each column of a row, as kmem_norm_lines has the columns."""
+    place = tl.arange(0, LENGTH // COLUMNS)[None, :] * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+    return tl.load(operand + place).to(tl.float32)[None, None, :, None, :]
 ''',
 )
 
@@ -83,22 +85,23 @@ def write_lines(lines: Lines, read: str, first: int) -> list[tuple[str, str]]:
         read: what is normed.
         first: the place of the first parameter among the operands.
     """
-    size = f"{lines.length}, {_WINDOW}"
-    text = f"kmem_norm_lines({read}, {lines.eps!r}, {size})"
+    text = f"kmem_norm_lines({read}, {lines.eps!r}, {lines.length}, {_ROWS}, {_COLUMNS})"
     statements = []
     for place, (role, _) in enumerate(lines.parameters, first):
-        statements.append((role, f"kmem_load_line(extra[{place}], columns, {size})"))
+        loaded = f"kmem_load_line(extra[{place}], {lines.length}, {_COLUMNS})"
+        statements.append((role, loaded))
         text += f" {'*' if role == 'weight' else '+'} {role}"
-    return [*statements, ("normed", text)]
+    return [*statements, ("normed", f"tl.reshape({text}, acc.shape)")]
 
 
 def in_windows(
     detail: VendorConv, statements: tuple[tuple[str, str], ...]
 ) -> list[tuple[str, str]]:
     """Statements for the window that the tile has in the end."""
-    window = detail.base.window
+    width = detail.base.window[2]
+    rows = prod(detail.base.window) // width
     return [
-        (name, text.replace(_WINDOW, f"{window[0] * window[1]}, {window[2]}"))
+        (name, text.replace(_ROWS, str(rows)).replace(_COLUMNS, str(width)))
         for name, text in statements
     ]
 

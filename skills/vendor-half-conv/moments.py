@@ -13,7 +13,7 @@ STATISTICS = (
 @triton.jit
 def kmem_nhwc_statistics(
     y, more, exponents, w_exponents, found, squares,
-    extra, AFTER: tl.constexpr, STEPS: tl.constexpr, PLACE: tl.constexpr,
+    extra, AFTER: tl.constexpr, STEPS: tl.constexpr,
     M: tl.constexpr, MP: tl.constexpr, N: tl.constexpr, BATCH_INNER: tl.constexpr,
     YN: tl.constexpr, YH: tl.constexpr, YW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
@@ -36,7 +36,7 @@ def kmem_nhwc_statistics(
     mean = tl.zeros((BLOCK_C, BLOCK_P // size), tl.float32)
     spread = tl.zeros((BLOCK_C, BLOCK_P // size), tl.float32)
     for turn in tl.range(TURNS, num_stages=3):
-        columns = (part * TURNS + turn) * BLOCK_P + tl.arange(0, BLOCK_P)
+        columns = kmem_nhwc_columns(part * TURNS + turn, BLOCK_P, size)
         acc = kmem_nhwc_read(
             y, more, exponents, w_exponents, batch, rows, columns,
             MP, N, BATCH_INNER, YN, YH, YW, OH, OW, SD, SH, SW, PD, PH, PW, RD, RH, RW,
@@ -44,8 +44,8 @@ def kmem_nhwc_statistics(
         )
         if AFTER is not None:
             acc = AFTER(acc, batch, rows, columns, extra, STEPS, M, N, BATCH_INNER)
-        if PLACE is not None:
-            _, columns = PLACE(rows, columns, N)
+        if size > 1:
+            columns = kmem_nhwc_columns(part * TURNS + turn, BLOCK_P // size, 1)
         valid = columns < N // size
         if CENTRED:
             most += valid.to(tl.float32)

@@ -3,7 +3,7 @@
 A labelled candidate: `--purity triton` does not see it. finding.py and tails.py read a graph;
 vendor.py has what is computed; kernels.py, moments.py, phases.py and lines.py the kernels;
 launcher.py what launches them, with staging.py, behind.py and chains.py; tuning.py the knobs and
-times.
+times, with work.py.
 """
 
 from collections.abc import Sequence

@@ -56,20 +56,25 @@ class VendorSettings:
         return ceil_div(detail.base.group_out, vector) * vector
 
 
-def keeps_least(detail: VendorConv) -> bool:
-    """Whether half precision is not offered for fp32, so that the first rung is TF32.
+def first_rung(detail: VendorConv) -> int:
+    """Which of the rungs of `VendorSettings` is the first that is offered.
 
-    The library rounds its result to half precision, which costs every value 2e-4. Where a minimum
-    or a logsumexp over channels is what is left of a place, eager's own errors average out (to
+    Where eager is expected to be exact it is fp32, for what rounds operands would be refused. It is
+    TF32 where a minimum or a logsumexp over channels is what is left of a place: the library rounds
+    its result to half precision, which costs every value 2e-4, eager's own errors average out (to
     1.4e-6 of a logsumexp), and that rounding alone is 1.2 and 3.2 times what is allowed.
     """
-    return detail.base.leaves_row and detail.base.dtype == "float32"
+    if detail.base.dtype != "float32":
+        return 0
+    if detail.base.is_eager_exact:
+        return EXACT
+    return 1 if detail.base.leaves_row else 0
 
 
 def read_knobs(detail: VendorConv, settings: Settings) -> VendorSettings:
     """The settings of a site as a record, whose rungs are those of `VendorSettings`."""
     knobs = read_settings(VendorSettings, settings)
-    return replace(knobs, accuracy=knobs.accuracy + 1) if keeps_least(detail) else knobs
+    return replace(knobs, accuracy=knobs.accuracy + first_rung(detail))
 
 
 def staged_elements(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:

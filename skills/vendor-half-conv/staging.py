@@ -7,7 +7,7 @@ before: then its names begin with `BEFORE`.
 from dataclasses import dataclass, replace
 from math import prod
 
-from kmem.codegen.chains.ports import AFTER, AFTER_LOAD, port_arguments
+from kmem.codegen.chains.ports import AFTER_LOAD, IN_PLACE, port_arguments
 from kmem.codegen.text.calls import write_call, write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
@@ -22,7 +22,7 @@ BELOW_ONE = 126
 _RESTAGING, _RESULTS = 16, 1024
 _STAGED_CHANNELS = 64
 #: Where what follows the convolution before is handed in.
-_AFTER_BEFORE = replace(AFTER, pointer=f"{BEFORE}{AFTER.pointer}")
+_AFTER_BEFORE = replace(IN_PLACE, pointer=f"{BEFORE}{IN_PLACE.pointer}")
 
 
 @dataclass(frozen=True, slots=True)

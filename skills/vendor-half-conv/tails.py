@@ -74,7 +74,7 @@ def _closed(graph: OpGraph, found: Found, taken: Collection[str]) -> Found | Non
 
 
 def _pooled(graph: OpGraph, found: Found, taken: Collection[str]) -> Found | None:
-    (site,) = pool_sites(graph, [_plain_site(graph, found)])
+    (site,) = pool_sites(graph, [_plain_site(graph, found)], are_apart=True)
     return _widened(graph, found, site, taken) if site.detail.is_pooled else None
 
 

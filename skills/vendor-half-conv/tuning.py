@@ -6,35 +6,37 @@ Figures: one NVIDIA H200, torch 2.11, Triton 3.6, 2026-11-23, copies at 4.27 TB/
 
 from math import prod
 
-from kmem.codegen.rates import by_card, ceiling
+from kmem.codegen.rates import ceiling
 from kmem.recipes import ACCURACY, Role, Settings, Space
 from kmem.records import DTYPE_BYTES, Device
 
 from .behind import finish_tile
 from .phases import Part, has_phases, phase_parts
-from .settings import EXACT, VendorSettings, keeps_least, read_knobs, staged_elements
+from .settings import EXACT, VendorSettings, first_rung, read_knobs, staged_elements
 from .vendor import VendorConv, spare_outputs
+from .work import finish_s, statistics_s
 
 #: Share of the ceiling that cuDNN reaches channels-last with 32 channels and more: 664 to 723
-#: TFLOP/s in fp16 and 342 to 396 in TF32 over 64 to 256 channels; 464 and 228 in three dimensions;
-#: 247 and 195 (fp16) transposed with a stride, in two and three; 502 and 509 transposed without one
-#: (level 2's 10 and 19). With 8 padded channels it takes kernels of sm_80, at 144 and 116. Exact:
-#: 38 to 41, transposed 5.9 to 10.6.
-SHARE_OF_CEILING, SHARE_IN_DEPTH = 0.88, 0.59
-SHARE_TRANSPOSED, SHARE_TURNED = 0.29, 0.65
+#: TFLOP/s in fp16 and 342 to 396 in TF32 where it makes 128 outputs and more, 627 in three
+#: dimensions (level 2's 61); with 64 outputs 480 to 509 (10, 19; the taps turned or not) and 464.
+#: With 8 padded channels it takes kernels of sm_80, at 144 and 116. Exact: 38 to 41, transposed 5.9
+#: to 10.6. Transposed with a stride, 195 to 360 by taps: products at a share, then the writing of
+#: what is made, one after the other, which fits 3 and 5 taps in two dimensions and 3 in three.
+SHARE_OF_CEILING, SHARE_IN_DEPTH = 0.88, 0.8
+MANY_OUTPUTS, FEW_OUTPUTS = 64, 0.72
+SHARE_TRANSPOSED = 0.62
 SHARE_OF_FP32, SHARE_OF_FP32_TRANSPOSED = 0.75, 0.2
+#: Host time of one of several calls, and the share of its device time that is not hidden by it: 27
+#: taps at stride 2 take 0.88 ms with 8 calls and 0.74 with one, 25 taps 0.28 with 4 and 0.15. And
+#: what several calls must gain.
+CALL_S, SHARE_BEHIND = 40e-6, 0.5
+PARTS_COST = 1.03
 WIDE_CHANNELS, WIDE_OUTPUTS = 32, 16
 FILLING = 1.1
 #: Of a copy: what its kernels reach where memory limits them (a 1x1 convolution of 64 channels 3.46
 #: TB/s, 1D 3.4), staging (4.1 to 4.3), and finishing where rows begin at whole sectors (3.9 to 4).
 LIBRARY_BANDWIDTH, STAGE_BANDWIDTH = 0.8, 0.98
 FINISH_BANDWIDTH = 0.965
-#: Statistics read half precision alone, with several operations for each: 520 MB in 0.212 ms (an
-#: instance norm, level 2's 17), and of 537 million values in windows, whose places are no run, 0.18
-#: ms more (10). An erf of each takes 0.56 ms for 545 million in the statistics and again in what
-#: finishes them (19), which no recipe's time counts yet, so that this one would lose by honesty.
-STATISTICS_BANDWIDTH = 0.51
-WINDOW_S = 3.4e-13
 #: Where they do not, a tile's row touches one line more: 3.1 TB/s with 64 positions and 3.6 with
 #: 128. Stores narrower than 16 bytes cost more: 2.7 with rows at 8 bytes and 64 positions.
 SECTOR_BYTES, LINE_BYTES = 32, 128
@@ -49,7 +51,12 @@ RESTAGE_MS, RESTAGE_IMAGE_MS = 0.0015, 9.3e-6
 MEASURED_GAIN = 0.99  # of the library's time where it measures its kernels; mostly it guesses well
 #: Of L2, what one kernel leaves for the next that begins where it ended. A guess.
 LEFT_IN_L2 = 0.4
+#: Elements of a tile for each of its warps. What pools 8 and more positions has them in a thread's
+#: registers, and what norms rows most of a row: level 2's 3 takes 24 instructions an element with
+#: tiles of 4096 of one warp, 67 with as many of four.
 _MOST_OF_A_WARP = 1024
+_MOST_POOLED, _MOST_OF_LINES = 2048, 4096
+_POOLED_WIDE = 8
 _UNITS = {"float32": "fp16", "bfloat16": "bf16", "float16": "fp16"}
 
 ROLES = {
@@ -68,31 +75,36 @@ ROLES = {
 def vendor_space(detail: VendorConv) -> Space:
     """The knobs of a site, which all convolutions of a chain share."""
     is_single = detail.base.dtype == "float32"
-    rungs = EXACT if keeps_least(detail) else EXACT + 1
     widest = max(link.base.group_out for link in detail.links)
+    has_lines = any(link.lines is not None for link in detail.links)
     return Space(
         {
             "algorithm": ("measured", "guessed"),
             "vector": (8, 4) if detail.links[0].base.group_in <= 4 else (8,),
             "stage": (4096, 8192, 2048),
             "channels": (64, 32, 128) if widest > 64 else (64, 32),
-            "finish": (8192, 4096, 16384),
-            "warps": (8, 4, 16),
+            "finish": (4096, 8192) if has_lines else (8192, 4096, 16384),
+            "warps": (1, 2, 4) if has_lines else (8, 4, 16),
             "order": ("backward", "forward"),
             "hint": ("keep", "stream"),
             "transposed": ("phases", "strided")
             if any(map(has_phases, detail.links))
             else ("strided",),
-            ACCURACY: tuple(range(rungs)) if is_single else (0,),
+            ACCURACY: tuple(range(EXACT + 1 - first_rung(detail))) if is_single else (0,),
         },
         # more values of a thread spill in chains such as mish twice
-        lambda settings: _is_legal(read_knobs(detail, settings)),
+        lambda settings: _is_legal(detail, read_knobs(detail, settings)),
         {"order": "forward", "hint": "keep", "transposed": "strided"},
     )
 
 
-def _is_legal(knobs: VendorSettings) -> bool:
-    return knobs.finish <= _MOST_OF_A_WARP * knobs.warps
+def _is_legal(detail: VendorConv, knobs: VendorSettings) -> bool:
+    most = _MOST_OF_A_WARP
+    if any(prod(link.base.window) >= _POOLED_WIDE for link in detail.links):
+        most = _MOST_POOLED
+    if any(link.lines is not None for link in detail.links):
+        most = _MOST_OF_LINES
+    return knobs.finish <= most * knobs.warps
 
 
 def vendor_cost_ms(detail: VendorConv, settings: Settings, device: Device) -> float:
@@ -117,6 +129,9 @@ def _link_ms(detail: VendorConv, knobs: VendorSettings, device: Device, *, is_la
     stage_s = (read + staged) / (STAGE_BANDWIDTH * bandwidth)
     parts = phase_parts(detail) if knobs.is_phased(detail) else [None]
     library_s = sum(_library_s(detail, knobs, part, device) for part in parts)
+    if len(parts) > 1:
+        times = [_library_s(detail, knobs, part, device) for part in parts]
+        library_s = PARTS_COST * sum(max(each, CALL_S + SHARE_BEHIND * each) for each in times)
     if knobs.algorithm == "measured":
         library_s *= MEASURED_GAIN
     if any(map(spare_outputs, base.axes)) and not detail.is_transposed:
@@ -124,13 +139,17 @@ def _link_ms(detail: VendorConv, knobs: VendorSettings, device: Device, *, is_la
     seconds = stage_s + library_s
     launches = 1 + len(parts)
     if is_last and not detail.is_summed:
-        seconds += _finish_s(detail, knobs, made, device)
+        elements = made // between
+        seconds += max(
+            _finish_s(detail, knobs, made, device), finish_s(detail, knobs, elements, device)
+        )
         launches += 1
     if detail.statistics is not None:
         launches += 2
-        seconds += made / (STATISTICS_BANDWIDTH * bandwidth)
-        if detail.is_summed and base.is_pooled:
-            seconds += made / between / by_card(1 / WINDOW_S, device)
+        seconds += max(
+            made / (FINISH_BANDWIDTH * bandwidth),
+            statistics_s(detail, knobs, made // between, device),
+        )
     if knobs.order == "backward":
         left = LEFT_IN_L2 * device.l2_bytes
         seconds -= (min(left, staged / 2) + min(left, made / 2)) / bandwidth
@@ -173,9 +192,17 @@ def _library_s(
     staged, made = staged_elements(detail, knobs)
     if part is not None:
         made = base.images * knobs.padded_out(detail) * prod(part.places) * prod(part.phases)
-    moved_s = (staged + made) * _size_between(detail, knobs)
-    moved_s /= LIBRARY_BANDWIDTH * device.dram_bytes_per_s
-    return max(_product_s(detail, knobs, part, device), moved_s)
+    bandwidth = LIBRARY_BANDWIDTH * device.dram_bytes_per_s
+    between = _size_between(detail, knobs)
+    product_s = _product_s(detail, knobs, part, device)
+    if part is None and _is_spread(detail):
+        product_s += made * between / bandwidth
+    return max(product_s, (staged + made) * between / bandwidth)
+
+
+def _is_spread(detail: VendorConv) -> bool:
+    """Whether it is a transposed convolution with strides."""
+    return detail.is_transposed and any(axis.stride > 1 for axis in detail.base.axes)
 
 
 def _product_s(
@@ -189,19 +216,16 @@ def _product_s(
     is_exact = knobs.accuracy == EXACT or base.is_eager_exact
     half = "tf32" if knobs.accuracy else _UNITS[base.dtype]
     unit = "fp32" if is_exact else half
-    is_spread = detail.is_transposed and any(axis.stride > 1 for axis in base.axes)
-    is_spread = is_spread and part is None
-    is_turned = detail.is_transposed and part is None
+    is_spread = part is None and _is_spread(detail)
+    padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
+    outputs = padded_out * (prod(part.phases) if part is not None else 1)
     if is_exact:
         share = SHARE_OF_FP32_TRANSPOSED if is_spread else SHARE_OF_FP32
     elif is_spread:
         share = SHARE_TRANSPOSED
-    elif base.axes[0].kernel > 1:
-        share = SHARE_IN_DEPTH
     else:
-        share = SHARE_TURNED if is_turned else SHARE_OF_CEILING
-    padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
-    outputs = padded_out * (prod(part.phases) if part is not None else 1)
+        share = SHARE_IN_DEPTH if base.axes[0].kernel > 1 else SHARE_OF_CEILING
+        share *= FEW_OUTPUTS if outputs <= MANY_OUTPUTS else 1.0
     share *= min(1.0, padded_in / WIDE_CHANNELS) ** FILLING * min(1.0, outputs / WIDE_OUTPUTS)
     flops = detail.flops * padded_in / base.group_in * padded_out / base.group_out
     if part is not None:

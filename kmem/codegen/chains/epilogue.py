@@ -28,11 +28,13 @@ def kmem_load_operand(
     operand, outer, inner, rows, columns, M: tl.constexpr, N: tl.constexpr,
     OUTER: tl.constexpr, INNER: tl.constexpr, STEP_M: tl.constexpr, STEP_N: tl.constexpr,
 ):
-    """What an epilogue reads for a tile, as fp32: one row or one column where the operand
-    broadcasts.
+    """What an epilogue reads for a tile, as fp32: one row, one column or one value where the
+    operand broadcasts.
     """
     operand += outer.to(tl.int64) * OUTER + inner.to(tl.int64) * INNER
-    if STEP_M == 0:
+    if STEP_M == 0 and STEP_N == 0:
+        values = tl.full((1, 1), tl.load(operand), operand.dtype.element_ty)
+    elif STEP_M == 0:
         values = tl.load(operand + columns * STEP_N, mask=columns < N, other=0.0)[None, :]
     elif STEP_N == 0:
         values = tl.load(operand + rows * STEP_M, mask=rows < M, other=0.0)[:, None]

@@ -2,7 +2,9 @@
 
 Windows that do not overlap part the positions of an image. A tile takes the positions of one window
 one after the other, so that it holds whole windows and stores a value for each: the image between,
-4 to 64 times as large, is never written, and what no window reaches is never computed.
+4 to 64 times as large, is never written, and what no window reaches is never computed. A kernel
+whose tile numbers the first positions of all its windows, then all second ones, and so on, has them
+`apart`: a thread whose registers are the last numbers then pools without asking its neighbours.
 
 Covered: max and average pooling with stride equal to kernel, no padding, and windows of 2, 4, 8 ...
 positions. What stands between the convolution and the pooling, and behind the pooling, is written
@@ -37,16 +39,21 @@ class _Pooling:
     window: tuple[int, ...]  # depth, height, width
 
 
-def pool_sites(graph: OpGraph, sites: Collection[Site]) -> list[Site]:
-    """The sites of convolutions, each with the pooling that follows if there is one."""
+def pool_sites(graph: OpGraph, sites: Collection[Site], *, are_apart: bool = False) -> list[Site]:
+    """The sites of convolutions, each with the pooling that follows if there is one.
+
+    Args:
+        are_apart: whether a tile's numbers have the positions of a window apart; where windows
+            belong is then the kernel's own.
+    """
     found: list[Site] = []
     for site in sites:
         others = {name for other in sites if other is not site for name in other.nodes}
-        found.append(_pool(graph, site, others) or site)
+        found.append(_pool(graph, site, others, are_apart) or site)
     return found
 
 
-def _pool(graph: OpGraph, site: Site, others: Collection[str]) -> Site | None:
+def _pool(graph: OpGraph, site: Site, others: Collection[str], are_apart: bool) -> Site | None:
     detail, result = site.detail, site.outputs[0].name
     assert isinstance(detail, Convolution)
     users = graph.users(result)
@@ -78,7 +85,7 @@ def _pool(graph: OpGraph, site: Site, others: Collection[str]) -> Site | None:
             for axis, size in zip(detail.axes, pooling.window, strict=True)
         ),
         out=last.spec,
-        epilogue=_write_pooled(graph, detail.epilogue, pooling, members, operands),
+        epilogue=_write_pooled(graph, detail.epilogue, pooling, members, operands, are_apart),
         operand_steps=(*detail.operand_steps, *[(0, detail.group_out, 1, 0)] * added),
         window=pooling.window,
     )
@@ -146,13 +153,16 @@ def _write_pooled(
     pooling: _Pooling,
     members: Sequence[Node],
     operands: tuple[str, ...],
+    are_apart: bool,
 ) -> Epilogue:
     """The epilogue of the convolution, the windows of its tile pooled, and what follows them."""
     sums = before.statements[-1][0] if before.statements else "acc"
     size = prod(pooling.window)
+    along = 1 if are_apart else 2
+    shape = f"{size}, acc.shape[1] // {size}" if are_apart else f"acc.shape[1] // {size}, {size}"
     statements = [
         *before.statements,
-        ("windows", f"tl.reshape({sums}, (acc.shape[0], acc.shape[1] // {size}, {size}))"),
+        ("windows", f"tl.reshape({sums}, (acc.shape[0], {shape}))"),
     ]
     places = (
         ("columns", f"tl.reshape(columns, (columns.shape[0] // {size}, {size}))"),
@@ -160,10 +170,11 @@ def _write_pooled(
         ("columns", f"tl.where(columns < N // {size}, columns, N)"),
     )
     if pooling.kind == "max":
-        statements.append(("is_nan", "tl.max((windows != windows).to(tl.int32), axis=2) != 0"))
-        text = "tl.where(is_nan, float('nan'), tl.max(windows, axis=2))"
+        is_nan = f"tl.max((windows != windows).to(tl.int32), axis={along}) != 0"
+        statements.append(("is_nan", is_nan))
+        text = f"tl.where(is_nan, float('nan'), tl.max(windows, axis={along}))"
     else:
-        text = f"tl.sum(windows, axis=2) * {1.0 / size!r}"
+        text = f"tl.sum(windows, axis={along}) * {1.0 / size!r}"
     statements.append(("pooled", text))
     variables = {name: f"x{place}" for place, name in enumerate(operands)}
     variables[pooling.node.name] = "pooled"
@@ -176,4 +187,5 @@ def _write_pooled(
         helpers += written.helpers
     loads = [LOAD_OPERAND] if operands else []
     known = dict([*before.helpers, *order_helpers(helpers), *loads])
-    return Epilogue(tuple(statements), operands, tuple(known.items()), places)
+    where = () if are_apart else places
+    return Epilogue(tuple(statements), operands, tuple(known.items()), where)

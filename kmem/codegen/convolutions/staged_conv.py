@@ -233,7 +233,7 @@ def is_long(detail: Convolution) -> bool:
 
 def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
     """The kernels and the launcher at one setting."""
-    detail = replace(detail, epilogue=_epilogue(detail, knobs))
+    detail = replace(detail, epilogue=follow_staged(detail, knobs))
     statements = [
         *write_staging(detail, knobs),
         *write_packing(detail, knobs),
@@ -246,7 +246,7 @@ def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
     )
 
 
-def _epilogue(detail: Convolution, knobs: StagedSettings) -> Epilogue:
+def follow_staged(detail: Convolution, knobs: StagedSettings) -> Epilogue:
     """What follows, as exact as the products are."""
     return detail.epilogue if knobs.terms == 3 else approximate(detail.epilogue)
 

@@ -185,11 +185,16 @@ class StagedSettings:
 
 
 def read_staged(detail: Convolution, settings: Settings) -> StagedSettings:
-    """A site's setting as a record: one term of fp32 becomes three on the rungs above the first."""
+    """A site's setting as a record: one term of fp32 becomes three on the rungs above the first.
+
+    Where eager is expected to be exact it does on the first too.
+    """
     knobs = read_settings(StagedSettings, settings)
-    if knobs.accuracy > 0 and knobs.terms == 1 and is_scaled(detail):
-        return replace(knobs, terms=3, accuracy=knobs.accuracy - 1)
-    return knobs
+    if knobs.terms == 3 or not is_scaled(detail):
+        return knobs
+    if detail.is_eager_exact:
+        return replace(knobs, terms=3)
+    return replace(knobs, terms=3, accuracy=knobs.accuracy - 1) if knobs.accuracy else knobs
 
 
 def staged_channels(detail: Convolution) -> int:
