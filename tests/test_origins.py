@@ -34,6 +34,23 @@ def get_inputs():
 """
 
 
+#: What a ReLU leaves of a row of eight sums is nearly nothing in some.
+CLIPPED_SUMS = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, 512))
+
+    def forward(self, x):
+        return torch.relu(torch.nn.functional.linear(x, self.weight))
+
+def get_inputs():
+    return [torch.randn(8192, 512)]
+"""
+
+
 @pytest.fixture
 def reference(tmp_path: Path) -> Reference:
     return make_reference(MOSTLY_CLIPPED, tmp_path)
@@ -69,22 +86,44 @@ def weighed(expected: Expected, output: torch.Tensor) -> Comparison:
 
 def test_a_row_that_cancels_is_not_refused_for_eagers_luck_in_it(reference: Reference) -> None:
     """Eager may be right by luck where nearly nothing is left of a row, a candidate not."""
-    expected = expect(reference, 0)
+    expected = with_lucky_eager(reference, expect(reference, 0), 0.02)
+    assert expected.compare([in_chunks(reference)]).fails_in_rows
+    assert weighed(expected, in_chunks(reference)).is_within
+
+
+def with_lucky_eager(reference: Reference, expected: WholeExpected, limit: float) -> WholeExpected:
+    """The same, but that eager is exact in rows whose largest value is below a limit."""
     (oracle,), (eager,) = expected.oracle, expected.eager
-    cancelled = oracle.amax(-1) < 0.02
+    cancelled = oracle.amax(-1) < limit
     assert cancelled.any()
     lucky = torch.where(cancelled[:, None], oracle.float(), eager)
-    (x,) = reference.inputs.values
-    expected = WholeExpected(
+    return WholeExpected(
         expected.answer,
         (oracle,),
         (lucky,),
-        [x],
+        list(reference.inputs.values),
         lambda values: reference.module.run_oracle(values, 0).outputs,
         None,
     )
-    assert expected.compare([in_chunks(reference)]).fails_in_rows
-    assert weighed(expected, in_chunks(reference)).is_within
+
+
+def test_a_sum_of_products_that_cancels_within_itself_is_no_row_of_its_own(tmp_path: Path) -> None:
+    reference = make_reference(CLIPPED_SUMS, tmp_path)
+    expected = with_lucky_eager(reference, expect(reference, 0), 20.0)
+    (x,), weight = reference.inputs.values, reference.module.model.weight
+    assert isinstance(x, torch.Tensor)
+    with torch.no_grad():
+        total = torch.zeros(len(x), 8)
+        for part, weights in zip(x.split(4, 1), weight.split(4, 1), strict=True):
+            total += part @ weights.T
+        output = torch.relu(total)
+        cheap = torch.relu(x.bfloat16().float() @ weight.T)
+    assert expected.compare([output]).fails_in_rows
+    assert weighed(expected, output).is_within
+    # one row that is nearly nothing, and would be as wrong in bfloat16 as any other row
+    row = int(expected.oracle[0].amax(-1).masked_fill(output.amax(-1) == 0, 9.0).argmin())
+    output[row] = cheap[row] + 0.01
+    assert not weighed(expected, output).is_within
 
 
 @pytest.mark.parametrize("by", [1e-4, -1e-4])

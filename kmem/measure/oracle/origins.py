@@ -5,10 +5,13 @@ says nothing of the error that any arithmetic makes there: the right answer to o
 is as far off in eager as in a candidate, by luck more or less. What counts is the magnitude of the
 values that cancelled, as they arrive at the result. It is found by running the module in float64
 with the result of every operator moved by one rounding, once up or down at random and once the
-other way, and seeing how far the outputs move.
+other way, and seeing how far the outputs move. Of operators that add up products the operands are
+moved, too: their sum cancels within them, and a ReLU may leave of a row the one sum that is nearly
+nothing.
 
-Covered: everything that an operator of the module returns. Not covered: what happens inside one
-operator, such as the sum of a matrix product; stochastic modules, which have no oracle.
+Covered: everything that an operator of the module returns, and the sums within products and
+convolutions. Not covered: what else happens inside one operator, such as the sum of a mean;
+stochastic modules, which have no oracle.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +27,14 @@ from kmem.measure.oracle.slices import Run
 _STEP = ROUNDING[torch.float32]
 
 
+_aten = torch.ops.aten
+#: Operators that add up products of their operands.
+_PRODUCTS = {
+    _aten.addbmm, _aten.addmm, _aten.addmv, _aten.baddbmm, _aten.bmm, _aten.convolution, _aten.dot,
+    _aten.linear, _aten.mm, _aten.mv,
+}  # fmt: skip
+
+
 #: Finds the origins of a run's outputs: of the module in float64, its inputs, and its outputs.
 FindOrigins: TypeAlias = Callable[
     [Run, Sequence[object], Sequence[torch.Tensor]], list[torch.Tensor]
@@ -33,7 +44,8 @@ FindOrigins: TypeAlias = Callable[
 class _Moved(TorchDispatchMode):
     """Moves what operators return by one rounding of float32, wherever float32 would round it.
 
-    What is exact in float32 stays: copies of inputs, constants, masks.
+    What is exact in float32 stays: copies of inputs, constants, masks. Operands of products are
+    moved whatever they are, for float32 rounds between them.
     """
 
     def __init__(self, seed: int, sign: float) -> None:
@@ -48,6 +60,8 @@ class _Moved(TorchDispatchMode):
         arguments: tuple[object, ...] = (),
         keywords: Mapping[str, object] | None = None,
     ) -> object:
+        if operator.overloadpacket in _PRODUCTS:
+            arguments = tuple(self._moved_operand(value) for value in arguments)
         result = operator(*arguments, **(keywords or {}))
         is_view = any(
             each.alias_info is not None and not each.alias_info.is_write
@@ -59,16 +73,24 @@ class _Moved(TorchDispatchMode):
                     self._move(value)
         return result
 
+    def _moved_operand(self, value: object) -> object:
+        if not isinstance(value, torch.Tensor) or value.dtype is not torch.float64:
+            return value
+        return value * self._coins(value).add_(1)
+
     def _move(self, value: torch.Tensor) -> None:
         if 0 in value.stride():  # an element that stands for many
             return
+        value.mul_(self._coins(value).mul_(value.float() != value).add_(1))
+
+    def _coins(self, value: torch.Tensor) -> torch.Tensor:
+        """One rounding up or down for each element."""
         generator = self._generators.get(value.device)
         if generator is None:
             generator = torch.Generator(device=value.device).manual_seed(self._seed)
             self._generators[value.device] = generator
         coins = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-        coins.bernoulli_(0.5, generator=generator).mul_(2).sub_(1).mul_(self._step)
-        value.mul_(coins.mul_(value.float() != value).add_(1))
+        return coins.bernoulli_(0.5, generator=generator).mul_(2).sub_(1).mul_(self._step)
 
 
 def find_origins(
