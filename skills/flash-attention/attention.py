@@ -12,7 +12,8 @@ from kmem.records import DTYPE_BYTES, TensorSpec
 class Attention:
     """softmax(scale * q k^T) v for every head.
 
-    `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements.
+    `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements. A row whose
+    scores are all -inf is zero if `empty_is_zero`, as in torch's operator, else NaN.
     """
 
     outer: int
@@ -26,6 +27,7 @@ class Attention:
     dtype: str
     out: TensorSpec
     steps: tuple[tuple[int, int, int], ...]
+    empty_is_zero: bool = True
 
     @property
     def heads(self) -> int:

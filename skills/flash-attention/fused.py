@@ -2,7 +2,7 @@
 
 A block of queries keeps its output in registers while keys and values stream by (online softmax).
 bf16 and fp16 are multiplied as they are, fp32 as parts (split_rows.py). A row whose scores are all
--inf gives zeros, as torch's does.
+-inf gives zeros, as torch's operator does, or NaN, as its softmax does (EMPTY_IS_ZERO).
 
 Source: Dao, "FlashAttention-2", arXiv 2307.08691 (online softmax).
 """
@@ -24,7 +24,7 @@ def kmem_attention(
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
-    CAUSAL: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
+    CAUSAL: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):
     """One block of queries of one head. SCALE holds log2(e); with SPLIT, q, k and v are the high
@@ -120,7 +120,9 @@ def kmem_attention(
         else:
             acc = tl.dot(p.to(values.dtype), values, acc * fix[:, None])
         top = higher
-    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    if EMPTY_IS_ZERO:
+        total = tl.where(total == 0.0, 1.0, total)
+    acc = acc / total[:, None]
     at_out = (
         outer * OUT_OUTER
         + inner * OUT_INNER
@@ -156,7 +158,7 @@ def write_fused(detail: Attention, knobs: AttentionSettings) -> list[str]:
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
         f"WIDTH={detail.width}, INNER={detail.inner}, SCALE={detail.log2_scale!r}",
         *strides,
-        f"CAUSAL={detail.causal}, SPLIT={detail.is_split}, "
+        f"CAUSAL={detail.causal}, EMPTY_IS_ZERO={detail.empty_is_zero}, SPLIT={detail.is_split}, "
         f"WIDEN={'False' if detail.is_split else 'q.is_cpu'}",
         f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, "
         f"BLOCK_D={max(16, next_power_of_two(detail.depth))}, "

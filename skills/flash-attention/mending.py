@@ -29,7 +29,7 @@ def kmem_attention_mend(
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
-    CAUSAL: tl.constexpr,
+    CAUSAL: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
@@ -85,7 +85,9 @@ def kmem_attention_mend(
             )
             acc = acc * fix[:, None] + tl.dot(p, values, input_precision="ieee")
             top = higher
-        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        if EMPTY_IS_ZERO:
+            total = tl.where(total == 0.0, 1.0, total)
+        acc = acc / total[:, None]
         tl.store(
             out + rows.to(tl.int64)[:, None] * OUT_ROW + width[None, :],
             acc,
@@ -110,7 +112,7 @@ def write_mending(detail: Attention) -> str:
         f"WIDTH={detail.width}, INNER={detail.inner}, SCALE={detail.log2_scale!r}, "
         f"SPLITS={programs}",
         *strides,
-        f"CAUSAL={detail.causal}",
+        f"CAUSAL={detail.causal}, EMPTY_IS_ZERO={detail.empty_is_zero}",
         f"BLOCK_M={BLOCK_M}, BLOCK_N={BLOCK_N}, BLOCK_D={BLOCK_D}, "
         f"BLOCK_E={min(MOST_E, max(16, next_power_of_two(detail.width)))}, "
         f"BLOCK_S={next_power_of_two(programs)}, num_warps=4",

@@ -1,10 +1,13 @@
 """Writes scaled dot-product attention, fused (fused.py) or in two stages (two_stages.py).
 
+It is torch's own operator, or written out as products around a softmax (written_out.py).
+
 fp32 is split into parts first (split_rows.py), and written again where parts do not hold it
 (mending.py). Which sites, knobs and times are here.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from kmem.codegen.calls import write_call, write_launch_function
@@ -15,13 +18,14 @@ from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission, Operand, Recipe, Role, Settings, Site, Space
-from kmem.records import Contract, Device
+from kmem.records import Contract, Device, TensorSpec
 
 from .attention import Attention, AttentionSettings
 from .fused import FUSED, write_fused
 from .mending import MEND, write_mending
 from .split_rows import SPLIT_ROWS, TILE_HELPERS, write_splitting
 from .two_stages import OUTPUT, SCORES, WEIGHTS, output_columns, write_two_stages
+from .written_out import read_written_out
 
 _TARGET = "aten.scaled_dot_product_attention.default"
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -60,13 +64,14 @@ class FlashAttention(Recipe):
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = []
         for node in graph.nodes:
-            detail = _read(graph, node) if node.target == _TARGET else None
-            if detail is not None:
-                inputs = tuple(Operand(arg.name, graph.spec(arg.name)) for arg in node.args[:3])
+            found = _read(graph, node) if node.target == _TARGET else _read_products(graph, node)
+            if found is not None:
+                nodes, names, detail = found
+                inputs = tuple(Operand(name, graph.spec(name)) for name in names)
                 site = Site(
                     name=node.name,
                     operator="attention",
-                    nodes=(node.name,),
+                    nodes=nodes,
                     inputs=inputs,
                     outputs=(Operand(node.name, node.spec),),
                     detail=detail,
@@ -175,7 +180,11 @@ def _is_legal(detail: Attention, knobs: AttentionSettings, device: Device) -> bo
     return sums <= MAX_THREAD_SUMS and shared <= spare
 
 
-def _read(graph: OpGraph, node: Node) -> Attention | None:
+#: The nodes of an attention, the values that it reads, and what it computes of them.
+_Found = tuple[tuple[str, ...], tuple[str, ...], Attention]
+
+
+def _read(graph: OpGraph, node: Node) -> _Found | None:
     """The attention a node does; None for what the kernels do not cover.
 
     They do not cover a mask, dropout, grouped heads, broadcasting, or rows that are not dense.
@@ -186,9 +195,36 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
         return None
     if not all(isinstance(given[name], Ref) for name in _NAMES[:3]) or len(node.args) < 3:
         return None
-    specs = (*(graph.spec(given[name].name) for name in _NAMES[:3]), node.spec)
-    q = specs[0]
-    k, v = specs[1:3]
+    names = tuple(given[name].name for name in _NAMES[:3])
+    scale = given.get("scale")
+    scale = scale if scale is not None else graph.spec(names[0]).shape[-1] ** -0.5
+    detail = _detail(graph, names, node.spec, scale)
+    if detail is None:
+        return None
+    causal = bool(given.get("is_causal", False))
+    return (node.name,), names, replace(detail, causal=causal)
+
+
+def _read_products(graph: OpGraph, node: Node) -> _Found | None:
+    """The attention that ends in a product, written out before it.
+
+    A row whose scores are all -inf is NaN there.
+    """
+    found = read_written_out(graph, node)
+    if found is None:
+        return None
+    names = found.query, found.key, found.value
+    detail = _detail(graph, names, node.spec, found.scale)
+    if detail is None:
+        return None
+    return found.nodes, names, replace(detail, empty_is_zero=False)
+
+
+def _detail(
+    graph: OpGraph, names: Sequence[str], out: TensorSpec, scale: float
+) -> Attention | None:
+    q, k, v = (graph.spec(name) for name in names)
+    specs = q, k, v, out
     rank = len(q.shape)
     if not 2 <= rank <= 4 or q.dtype not in FLOATS:
         return None
@@ -196,7 +232,7 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
         return None
     if any(spec.stride[-1] != 1 or spec.shape[:-2] != q.shape[:-2] for spec in specs):
         return None
-    if node.spec.numel == 0 or prod(k.shape) == 0:
+    if out.numel == 0 or prod(k.shape) == 0:
         return None
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         return None
@@ -205,7 +241,6 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
         return None
     missing = 4 - rank
     batch = (1,) * missing + q.shape[:-2]
-    scale = given.get("scale")
     return Attention(
         outer=batch[0],
         inner=batch[1],
@@ -213,10 +248,10 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
         keys=k.shape[-2],
         depth=q.shape[-1],
         width=v.shape[-1],
-        scale=scale if scale is not None else q.shape[-1] ** -0.5,
-        causal=bool(given.get("is_causal", False)),
+        scale=scale,
+        causal=False,
         dtype=q.dtype,
-        out=node.spec,
+        out=out,
         steps=tuple((0,) * missing + spec.stride[:-1] for spec in specs),
     )
 

@@ -80,7 +80,7 @@ WEIGHTS = (
 def kmem_attention_weights(
     tops, sums, leasts, weights, scales,
     QUERIES: tl.constexpr, TILES: tl.constexpr, ATTENDED: tl.constexpr, CAUSAL: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
+    EMPTY_IS_ZERO: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
 ):
     """weights[batch, tile, row] = exp2(top of tile - top of row) / sum of row * 2**(scales[batch] -
     least exponent of the tile).
@@ -111,6 +111,8 @@ def kmem_attention_weights(
         total += tl.exp2(found - shift) * tl.load(
             sums + base + tile * QUERIES, mask=live, other=0.0
         )
+    if EMPTY_IS_ZERO:
+        total = tl.where(total == 0.0, 1.0, total)
     for tile in range(ATTENDED):
         live = rows < QUERIES
         if CAUSAL:
@@ -123,7 +125,7 @@ def kmem_attention_weights(
         )
         tl.store(
             weights + base + tile * QUERIES,
-            unit * found / tl.where(total == 0.0, 1.0, total),
+            unit * found / total,
             mask=rows < QUERIES,
         )
     tl.store(scales + batch, smallest)  # every program of the batch writes the same
@@ -248,7 +250,7 @@ def _write_weights(detail: Attention, knobs: AttentionSettings, tiles: int) -> s
         detail.heads * ceil_div(detail.queries, WEIGHT_ROWS),
         "tops, sums, leasts, weights, scales",
         f"QUERIES={detail.queries}, TILES={tiles}, ATTENDED={attended}, CAUSAL={detail.causal}",
-        f"BLOCK_N={knobs.block_n}, BLOCK_R={WEIGHT_ROWS}",
+        f"EMPTY_IS_ZERO={detail.empty_is_zero}, BLOCK_N={knobs.block_n}, BLOCK_R={WEIGHT_ROWS}",
     )
 
 
