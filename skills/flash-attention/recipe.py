@@ -7,7 +7,7 @@ fp32 is split into parts first (split_rows.py), and written again where parts do
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.codegen.calls import write_call, write_launch_function
@@ -50,6 +50,15 @@ SHARE_OF_BANDWIDTH, EXPOSED = 0.9, 0.1
 _TILE_SIDES = (16, 32, 64, 128)
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An attention in a graph: its nodes, the names of q, k and v, and what is computed."""
+
+    nodes: tuple[str, ...]
+    reads: tuple[str, ...]
+    detail: Attention
+
+
 class FlashAttention(Recipe):
     operators = ("attention",)
     roles = {
@@ -66,12 +75,12 @@ class FlashAttention(Recipe):
         for node in graph.nodes:
             found = _read(graph, node) if node.target == _TARGET else _read_products(graph, node)
             if found is not None:
-                nodes, names, detail = found
-                inputs = tuple(Operand(name, graph.spec(name)) for name in names)
+                detail = found.detail
+                inputs = tuple(Operand(name, graph.spec(name)) for name in found.reads)
                 site = Site(
                     name=node.name,
                     operator="attention",
-                    nodes=nodes,
+                    nodes=found.nodes,
                     inputs=inputs,
                     outputs=(Operand(node.name, node.spec),),
                     detail=detail,
@@ -180,10 +189,6 @@ def _is_legal(detail: Attention, knobs: AttentionSettings, device: Device) -> bo
     return sums <= MAX_THREAD_SUMS and shared <= spare
 
 
-#: The nodes of an attention, the values that it reads, and what it computes of them.
-_Found = tuple[tuple[str, ...], tuple[str, ...], Attention]
-
-
 def _read(graph: OpGraph, node: Node) -> _Found | None:
     """The attention a node does; None for what the kernels do not cover.
 
@@ -202,7 +207,7 @@ def _read(graph: OpGraph, node: Node) -> _Found | None:
     if detail is None:
         return None
     causal = bool(given.get("is_causal", False))
-    return (node.name,), names, replace(detail, causal=causal)
+    return _Found((node.name,), names, replace(detail, causal=causal))
 
 
 def _read_products(graph: OpGraph, node: Node) -> _Found | None:
@@ -217,14 +222,15 @@ def _read_products(graph: OpGraph, node: Node) -> _Found | None:
     detail = _detail(graph, names, node.spec, found.scale)
     if detail is None:
         return None
-    return found.nodes, names, replace(detail, empty_is_zero=False)
+    return _Found(found.nodes, names, replace(detail, empty_is_zero=False))
 
 
 def _detail(
     graph: OpGraph, names: Sequence[str], out: TensorSpec, scale: float
 ) -> Attention | None:
-    q, k, v = (graph.spec(name) for name in names)
-    specs = q, k, v, out
+    specs = (*(graph.spec(name) for name in names), out)
+    q = specs[0]
+    k, v = specs[1:3]
     rank = len(q.shape)
     if not 2 <= rank <= 4 or q.dtype not in FLOATS:
         return None
