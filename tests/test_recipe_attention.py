@@ -74,6 +74,23 @@ def get_inputs():
     [
         ("return torch.softmax(q @ k.transpose(-2, -1) * 0.3 / 2, -1) @ v", 6),
         ("return torch.softmax((q * 0.3) @ k.permute(0, 1, 3, 2), dim=3) @ v", 5),
+        (
+            "s = q @ k.transpose(-2, -1) * 0.3\n"
+            "        hidden = (q[..., :1] > 0.0) & (v[..., 0] > 0.0).unsqueeze(2)\n"
+            "        return torch.softmax(s.masked_fill(hidden, -torch.inf), -1) @ v",
+            6,
+        ),
+        (
+            "s = q @ k.transpose(-2, -1)\n"
+            "        hidden = torch.ones(20, 37, device=q.device, dtype=torch.bool).triu(1)\n"
+            "        return torch.softmax(s.masked_fill(hidden, -torch.inf), -1) @ v",
+            5,
+        ),
+        (
+            "s = q @ k.transpose(-2, -1)\n"
+            "        return torch.softmax(s.masked_fill(s > 9.0, -1e9), -1) @ v",
+            0,
+        ),
         ("return torch.softmax(q @ k.transpose(-2, -1), 2) @ v", 0),  # over the queries
         ("p = torch.softmax(q @ k.transpose(-2, -1), -1)\n        return p @ v, p", 0),
         ("return torch.softmax(q @ k.transpose(-2, -1) * -1.0, -1) @ v", 0),

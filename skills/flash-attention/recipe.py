@@ -52,7 +52,7 @@ _TILE_SIDES = (16, 32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """An attention in a graph: its nodes, the names of q, k and v, and what is computed."""
+    """An attention in a graph: its nodes, the names of q, k, v and mask, and what is computed."""
 
     nodes: tuple[str, ...]
     reads: tuple[str, ...]
@@ -143,7 +143,8 @@ class FlashAttention(Recipe):
             *((FUSED,) if knobs.is_fused else (SCORES, WEIGHTS, OUTPUT)),
             *((MEND,) if detail.is_split else ()),
         )
-        return Emission(kernels, write_launch_function(["q", "k", "v"], statements))
+        names = ["q", "k", "v", *(("hidden",) if detail.hidden is not None else ())]
+        return Emission(kernels, write_launch_function(names, statements))
 
 
 def _knobs(settings: Settings) -> AttentionSettings:
@@ -222,7 +223,26 @@ def _read_products(graph: OpGraph, node: Node) -> _Found | None:
     detail = _detail(graph, names, node.spec, found.scale)
     if detail is None:
         return None
-    return _Found(found.nodes, names, replace(detail, empty_is_zero=False))
+    detail = replace(detail, empty_is_zero=False)
+    if found.hidden is None:
+        return _Found(found.nodes, names, detail)
+    steps = _mask_steps(graph.spec(found.hidden), detail)
+    if steps is None:
+        return None
+    return _Found(found.nodes, (*names, found.hidden), replace(detail, hidden=steps))
+
+
+def _mask_steps(spec: TensorSpec, detail: Attention) -> tuple[int, int, int] | None:
+    """Of a mask along outer and inner axis and queries, 0 where it is the same for all."""
+    wanted = (detail.outer, detail.inner, detail.queries, detail.keys)
+    missing = 4 - len(spec.shape)
+    shape, stride = (1,) * missing + spec.shape, (0,) * missing + spec.stride
+    if spec.dtype != "bool" or shape[3] != detail.keys or stride[3] != 1:
+        return None
+    if any(size not in (1, full) for size, full in zip(shape, wanted, strict=True)):
+        return None
+    steps = [0 if size == 1 else step for size, step in zip(shape, stride, strict=True)]
+    return steps[0], steps[1], steps[2]
 
 
 def _detail(

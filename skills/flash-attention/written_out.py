@@ -1,11 +1,13 @@
-"""Attention that a forward writes out: a product, a scale, a softmax over the keys, a product."""
+"""Attention that a forward writes out: a product, a scale, a mask, a softmax, a product."""
 
+import math
 from dataclasses import dataclass
 
 from kmem.problem.graph import Node, OpGraph, Ref
 
 _PRODUCTS = ("aten.matmul.default", "aten.bmm.default")
 _SOFTMAX = "aten.softmax.int"
+_FILL = "aten.masked_fill.Scalar"
 _SCALES = ("aten.mul.Tensor", "aten.div.Tensor")
 _TURNS = ("aten.transpose.int", "aten.permute.default", "aten.swapaxes.default")
 
@@ -19,12 +21,14 @@ class WrittenOut:
     key: str  # as rows of keys, before it is turned
     value: str
     scale: float
+    hidden: str | None = None  # a mask: true where a score becomes -inf
 
 
 def read_written_out(graph: OpGraph, last: Node) -> WrittenOut | None:
     """The attention that ends in a product; None if it is none that is written in full.
 
-    What lies between its nodes is read nowhere else. Not covered: a mask, dropout.
+    What lies between its nodes is read nowhere else. A mask is `masked_fill` with -inf. Not
+    covered: masks that are added, dropout.
     """
     if last.target not in _PRODUCTS or not all(isinstance(each, Ref) for each in last.args[:2]):
         return None
@@ -35,7 +39,15 @@ def read_written_out(graph: OpGraph, last: Node) -> WrittenOut | None:
     if softmax.args[1] not in (-1, rank - 1) or len(softmax.args) > 2 or softmax.kwargs:
         return None
     nodes = [last, softmax]
-    scores, scale = _unscaled(graph, softmax.args[0], nodes)
+    masked = softmax.args[0]
+    filled = graph.node(masked.name) if isinstance(masked, Ref) else None
+    hidden = None
+    if filled is not None and filled.target == _FILL and _is_inner(graph, filled):
+        if filled.args[2] != -math.inf:
+            return None
+        nodes.append(filled)
+        masked, hidden = filled.args[0], filled.args[1].name
+    scores, scale = _unscaled(graph, masked, nodes)
     if scores is None or scores.target not in _PRODUCTS or not _is_inner(graph, scores):
         return None
     nodes.append(scores)
@@ -53,7 +65,7 @@ def read_written_out(graph: OpGraph, last: Node) -> WrittenOut | None:
         query = scaled.args[0].name
     nodes.sort(key=lambda node: graph.place(node.name))
     names = tuple(node.name for node in nodes)
-    return WrittenOut(names, query, turned.args[0].name, last.args[1].name, scale)
+    return WrittenOut(names, query, turned.args[0].name, last.args[1].name, scale, hidden)
 
 
 def _unscaled(graph: OpGraph, read: object, nodes: list[Node]) -> tuple[Node | None, float]:
