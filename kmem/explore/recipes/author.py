@@ -49,8 +49,8 @@ class RecipeAuthor(Author):
         self._kept: dict[int, tuple[TracedProblem, Mapping[str, Recipe], list[SiteOption]]] = {}
         # what recipes wrote of the kernel that was asked about last
         self._asked: tuple[str, int, TracedProblem, Written | None] | None = None
-        # by problem, parent and choices: a run asks for the first kernels of all tasks ahead
-        self._texts: dict[tuple[int, str | None, tuple[SiteChoice, ...]], Kernel] = {}
+        # by problem, parent, choices and settings: a run asks for the first kernels of all tasks ahead
+        self._texts: dict[tuple[int, str | None, tuple[SiteChoice, ...], str], Kernel] = {}
         self._told: set[str] = set()  # faults of recipes, so that each is one warning
         # Tasks are written side by side, but this is Python at work, which threads do not speed up;
         # and Python 3.11's parser, which assembling a module asks, fails in two threads at once.
@@ -184,7 +184,8 @@ class RecipeAuthor(Author):
                 continue
             seen.add(choices)
             parent = assignment.parent.hash if assignment.parent else None
-            key = id(assignment.traced), parent, choices  # _kept holds what is traced
+            # _kept holds what is traced; an emission may know the order of its knobs
+            key = id(assignment.traced), parent, choices, repr(settings)
             try:
                 kernel = self._texts.get(key) or write_kernel(
                     assignment, cover, settings, choices, form.flags
