@@ -49,7 +49,7 @@ class RecipeAuthor(Author):
         self._kept: dict[int, tuple[TracedProblem, Mapping[str, Recipe], list[SiteOption]]] = {}
         # what recipes wrote of the kernel that was asked about last
         self._asked: tuple[str, int, TracedProblem, Written | None] | None = None
-        # by problem, parent, choices and settings: a run asks for the first kernels of all tasks ahead
+        # by problem, parent, choices and settings: first kernels of all tasks are asked for ahead
         self._texts: dict[tuple[int, str | None, tuple[SiteChoice, ...], str], Kernel] = {}
         self._told: set[str] = set()  # faults of recipes, so that each is one warning
         # Tasks are written side by side, but this is Python at work, which threads do not speed up;
