@@ -59,6 +59,70 @@ def test_both_forms_agree_with_torch(form: str, shapes: list[tuple[int, ...]], c
     check_recipe(RECIPE, source, H200, settings=variants(source, form, 1), tolerance=1e-6)
 
 
+WRITTEN_OUT = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, q, k, v):
+        {forward}
+def get_inputs():
+    return [torch.randn(1, 2, 20, 16), torch.randn(1, 2, 37, 16), torch.randn(1, 2, 37, 24)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "covered"),
+    [
+        ("return torch.softmax(q @ k.transpose(-2, -1) * 0.3 / 2, -1) @ v", 6),
+        ("return torch.softmax((q * 0.3) @ k.permute(0, 1, 3, 2), dim=3) @ v", 5),
+        (
+            "s = q @ k.transpose(-2, -1) * 0.3\n"
+            "        hidden = (q[..., :1] > 0.0) & (v[..., 0] > 0.0).unsqueeze(2)\n"
+            "        return torch.softmax(s.masked_fill(hidden, -torch.inf), -1) @ v",
+            6,
+        ),
+        (
+            "s = q @ k.transpose(-2, -1)\n"
+            "        hidden = torch.ones(20, 37, device=q.device, dtype=torch.bool).triu(1)\n"
+            "        return torch.softmax(s.masked_fill(hidden, -torch.inf), -1) @ v",
+            5,
+        ),
+        (
+            "s = q @ k.transpose(-2, -1)\n"
+            "        return torch.softmax(s.masked_fill(s > 9.0, -1e9), -1) @ v",
+            0,
+        ),
+        ("return torch.softmax(q @ k.transpose(-2, -1), 2) @ v", 0),  # over the queries
+        ("p = torch.softmax(q @ k.transpose(-2, -1), -1)\n        return p @ v, p", 0),
+        ("return torch.softmax(q @ k.transpose(-2, -1) * -1.0, -1) @ v", 0),
+        ("return torch.softmax((q @ k.transpose(-2, -1)).tril(), -1) @ v", 0),
+    ],
+)
+def test_attention_that_is_written_out_is_found(forward: str, covered: int) -> None:
+    source = WRITTEN_OUT.format(forward=forward)
+    _, graph = trace_source(source)
+    sites = RECIPE.match(graph, Contract())
+    assert [len(site.nodes) for site in sites] == ([covered] if covered else [])
+    if covered:
+        for form in ("fused", "two_stages"):
+            settings = variants(source, form, 1)
+            check_recipe(RECIPE, source, H200, settings=settings, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("written_out", [False, True])
+def test_a_query_that_finds_nothing_is_what_torch_makes_of_it(written_out: bool) -> None:
+    call = "q, k, v, scale=1.0"
+    source = problem([(1, 2, 17, 18)] * 3, call=call)
+    if written_out:
+        attention = f"F.scaled_dot_product_attention({call})"
+        source = source.replace(attention, "torch.softmax(q @ k.transpose(-2, -1), -1) @ v")
+    torch.manual_seed(3)
+    q, k, v = (torch.rand(1, 2, 17, 18) for _ in range(3))
+    q[0, 1, 5] = float("-inf")
+    for found in run_both([q, k, v], source=source):
+        assert found[0, 1, 5].isnan().all() if written_out else (found[0, 1, 5] == 0).all()
+        assert found[0, 1, :5].isfinite().all() and found[0, 0].isfinite().all()
+
+
 def test_wide_heads_take_two_stages() -> None:
     source = problem([(1, 20, 300)] * 3)
     assert variants(source, "fused", 1) == []
@@ -71,10 +135,12 @@ def test_half_precision_rounds_probabilities_once(dtype: str, tolerance: float) 
     check_recipe(RECIPE, source, H200, settings=variants(source, "fused", 1), tolerance=tolerance)
 
 
-def run_both(inputs: list[torch.Tensor], call: str = "q, k, v") -> list[torch.Tensor]:
+def run_both(
+    inputs: list[torch.Tensor], call: str = "q, k, v", source: str | None = None
+) -> list[torch.Tensor]:
     """The emitted module's result in each form (half precision has one)."""
     dtype = str(inputs[0].dtype).removeprefix("torch.")
-    source = problem([tuple(value.shape) for value in inputs], dtype, call)
+    source = source or problem([tuple(value.shape) for value in inputs], dtype, call)
     _, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())
     found = []

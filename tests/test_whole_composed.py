@@ -335,7 +335,8 @@ def test_ways_that_are_launched_alike_are_timed_in_pairs(tmp_path: Path) -> None
 
     model.register_forward_pre_hook(note)
     with torch.no_grad():
-        wanted = Wanted(True, ("compile", "compile_graph"), composed.kernels[:1])
+        ways = ("compile", "max_autotune")
+        wanted = Wanted(ways, ("compile", "compile_graph"), composed.kernels[:1])
         proof = Proof(True, "", **time_whole(built, composed, wanted, ScriptedClock(model)))
     assert (proof.eager_ms, proof.composed_ms, proof.baselines_ms["compile"]) == (20, 11, 16)
     assert proof.missing == {"max_autotune": "RuntimeError: no room"}

@@ -48,7 +48,8 @@ def test_pieces_are_tried_at_once_and_each_once(tmp_path: Path) -> None:
     state = replace(state_of(tmp_path), pieces=tuple(waiting))
     model = SimpleNamespace(say=lambda text: None, present=False, directory=RunDirectory(tmp_path))
     trials = Two()
-    state = _go_through_pieces(model, state, lambda: 0.0, trials)
+    beginning = SimpleNamespace(settle=lambda state, wait: state)
+    state = _go_through_pieces(model, state, lambda: 0.0, trials, beginning)
     assert trials.heard == [
         ("began", "p1"),
         ("began", "p2"),

@@ -31,10 +31,10 @@ from typing import Any
 
 #: Beyond a model's minutes, for what was begun just before; then it is ended.
 _GRACE_S = 120
-#: Of one model, in seconds: until its baselines are begun (two processes load torch and capture),
-#: its baselines, and the last proof. Of those the GPU is held alone, for max-autotune's timings and
-#: for one piece that is tried. Guesses, in whose place figures of an earlier run are put.
-_OPENING_S, _BASELINES_S, _PROOF_S = 40.0, 120.0, 60.0
+#: Of one model, in seconds: until its first piece is begun, in the place of which figures of an
+#: earlier run are put; max-autotune in the end, and the last proof. Of those the GPU is held alone,
+#: for max-autotune's timings and for one piece that is tried. Guesses.
+_OPENING_S, _BASELINES_S, _PROOF_S = 30.0, 60.0, 60.0
 _HELD_S, _HELD_BY_PIECE_S = 60.0, 15.0
 _PLAIN = ("compile", "max_autotune")
 _COLUMNS = ("eager", "best", "ours", "gain", "best_graph", "graph", "graph_gain")
@@ -98,7 +98,8 @@ def _outlook(
 ) -> str:
     """Minutes of each model, of all with so many jobs, and what one card is held at least."""
     known = [row["began_s"] for row in rows if row.get("began_s")]
-    began_s = statistics.median(known) if known else _OPENING_S + _BASELINES_S
+    began_s = statistics.median(known) if known else _OPENING_S
+    ending_s = _BASELINES_S + _PROOF_S
     limit_s = asked.within * 60
     lines, whole_s, held_s = [], [], 0.0
     for plan in plans:
@@ -106,8 +107,8 @@ def _outlook(
             lines.append(f"{plan['name']}: {plan['fault']}")
             continue
         pieces_s = plan["pieces"] * (asked.piece_minutes * 60 + _PROOF_S / 2)
-        takes_s = began_s + pieces_s + _PROOF_S
-        tried = plan["pieces"] * min(1.0, (limit_s - began_s - _PROOF_S) / max(pieces_s, 1.0))
+        takes_s = began_s + pieces_s + ending_s
+        tried = plan["pieces"] * min(1.0, (limit_s - began_s - ending_s) / max(pieces_s, 1.0))
         whole_s.append(min(limit_s, takes_s))
         held_s += _HELD_S + _HELD_BY_PIECE_S * tried
         cut = f", {tried:.0f} of which fit" if takes_s > limit_s else ""

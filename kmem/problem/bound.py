@@ -19,7 +19,7 @@ from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.arithmetic import Work, input_specs
 from kmem.problem.operators.row import Layout, Operator, Traffic
 from kmem.problem.operators.table import find_operator, lowering_of
-from kmem.problem.vendor import convolution_share, waiting_ms
+from kmem.problem.vendor import convolution_share, copied_bytes, waiting_ms
 from kmem.problem.work import node_work
 from kmem.records import DTYPE_BYTES, Bound, Contract, Device, Precision, TensorSpec
 
@@ -139,12 +139,14 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
     if traffic is Traffic.TWICE and specs:
         moved += _storage_bytes(specs[0])
     reached = {} if device.measured else REACHED
-    seconds = [moved / (device.dram_bytes_per_s * reached.get("bytes", 1.0))]
+    bytes_per_s = device.dram_bytes_per_s * reached.get("bytes", 1.0)
+    seconds = [moved / bytes_per_s]
     work = node_work(graph, node)
     work = replace(work, conv_fma=round(work.conv_fma / convolution_share(graph, node)))
     for unit, amount in _eager_units(work, _compute_dtype(graph, node), contract).items():
         seconds.append(amount / (device.peak_flops_per_s[unit] * reached.get(unit, 1.0)))
-    return max(max(seconds) * 1e3, waiting_ms(graph, node)) + device.launch_ms
+    copied_ms = copied_bytes(graph, node) / bytes_per_s * 1e3  # before the product begins
+    return max(max(seconds) * 1e3, waiting_ms(graph, node)) + copied_ms + device.launch_ms
 
 
 def node_costs_ms(graph: OpGraph, device: Device, contract: Contract) -> dict[str, float]:

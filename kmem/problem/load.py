@@ -33,7 +33,7 @@ from kmem.problem.fake import (
     quiet_fake_tensors,
 )
 from kmem.problem.reach import assigned_constants
-from kmem.problem.substitution import keep_parts, substitute
+from kmem.problem.substitution import compiled, keep_parts
 from kmem.records import Precision, Problem, Workload
 
 FULL = Workload("full")
@@ -103,10 +103,10 @@ def execute_problem(problem: Problem, workload: Workload = FULL) -> types.Module
     module.__file__ = problem.path
     use_project(project_directories(problem.path))
     sizes = dict(workload.constants)
-    tree = substitute(problem, sizes)
     try:
         with redirect_stdout(sys.stderr):  # stdout carries kmem's data alone
-            exec(compile(tree, problem.path, "exec"), module.__dict__)
+            for code in compiled(problem, sizes):
+                exec(code, module.__dict__)
     except ModuleNotFoundError as ex:
         raise ProblemError(
             f"{problem.path} needs the module {ex.name}, which is neither installed here nor lies "

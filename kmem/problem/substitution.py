@@ -10,9 +10,15 @@ A workload names what it replaces (`Workload.constants`) in one of four ways:
 - `inputs[0].1`: axis 1 of the first tensor that `get_inputs` returns, of which a part is kept.
 """
 
+import __future__
+
 import ast
+import copy
+import functools
 import re
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -58,36 +64,97 @@ def _definitions(statement: ast.stmt) -> list[tuple[str, ast.AST]]:
 
 
 def substitute(problem: Problem, values: Mapping[str, int | tuple[int, ...]]) -> ast.Module:
-    """The file's tree with other sizes in it; axes of tensors are `keep_parts`'s."""
-    tree = parse_python(problem.source, filename=problem.path)
-    if not values:
-        return tree
-    expressions: dict[ast.expr, ast.expr] = {}
+    """The file's tree with other sizes in it; axes of tensors are `keep_parts`'s.
+
+    Statements that hold none of them are shared between all trees of a file: they are not to be
+    changed.
+    """
+    file = _read(problem)
+    changed = _changed_statements(file, values)
+    body = [changed.get(place, statement) for place, statement in enumerate(file.tree.body)]
+    return ast.Module(body, file.tree.type_ignores)
+
+
+def compiled(
+    problem: Problem, values: Mapping[str, int | tuple[int, ...]]
+) -> Iterator[types.CodeType]:
+    """What `substitute` gives as code, to be executed in this order.
+
+    The search for small sizes runs a file a thousand times: what stays the same is compiled once.
+    """
+    file = _read(problem)
+    changed = _changed_statements(file, values)
+    for place, statement in enumerate(file.tree.body):
+        if place in changed:
+            yield file.compile(changed[place])
+        elif place not in file.codes:
+            yield file.codes.setdefault(place, file.compile(statement))
+        else:
+            yield file.codes[place]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A problem file as it was read, with what was compiled of it by the place of the statement."""
+
+    path: str
+    tree: ast.Module
+    sizes: Sequence[ast.Constant]
+    holders: Mapping[int, int]  # of an expression that may be replaced, by its id: the statement
+    flags: int  # of what it imports from __future__
+    codes: dict[int, types.CodeType] = field(default_factory=dict)
+
+    def compile(self, statement: ast.stmt) -> types.CodeType:
+        body = [statement]
+        if _is_text(statement) and statement is not self.tree.body[0]:
+            body = []  # it would be taken for the module's docstring
+        tree = ast.Module(body, [])
+        return compile(tree, self.path, "exec", flags=self.flags, dont_inherit=True)
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _read(problem: Problem) -> _File:
+    return _read_text(problem.source, problem.path)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_text(source: str, path: str) -> _File:
+    tree = parse_python(source, filename=path)
+    sizes = written_sizes(Problem("", path, source), tree)
+    holders = {id(node): place for place, each in enumerate(tree.body) for node in ast.walk(each)}
+    flags = 0
     for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+            for name in statement.names:
+                flags |= getattr(__future__, name.name).compiler_flag
+    return _File(path, tree, sizes, holders, flags)
+
+
+def _changed_statements(
+    file: _File, values: Mapping[str, int | tuple[int, ...]]
+) -> dict[int, ast.stmt]:
+    """Copies of the statements in which sizes are replaced, by their places."""
+    expressions: dict[int, dict[int, ast.expr]] = {}  # by statement, then by what they replace
+
+    def put(made: ast.expr, old: ast.expr) -> None:
+        made = ast.copy_location(made, old)
+        expressions.setdefault(file.holders[id(old)], {})[id(old)] = made
+
+    for statement in file.tree.body if values else ():
         for name, expression in assigned_constants(statement):
             if name in values:
-                written = _written(values[name], expression)
-                expressions[expression] = ast.parse(written, mode="eval").body
+                put(ast.parse(_written(values[name], expression), mode="eval").body, expression)
     if any(name[0].isdigit() for name in values):
-        for number in written_sizes(problem, tree):
+        for number in file.sizes:
             value = values.get(place_of(number), values.get(str(number.value)))
             if value is not None:
-                expressions[number] = ast.Constant(value)
-    return ast.fix_missing_locations(_Substitution(expressions).visit(tree))
-
-
-class _Substitution(ast.NodeTransformer):
-    """Puts other expressions in place of some."""
-
-    def __init__(self, expressions: Mapping[ast.expr, ast.expr]) -> None:
-        self.expressions = expressions
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.expr) and node in self.expressions:
-            return ast.copy_location(self.expressions[node], node)
-        return super().generic_visit(node)
-
-    visit_Constant = generic_visit  # NodeTransformer treats constants apart
+                put(ast.Constant(value), number)
+    return {
+        place: copy.deepcopy(file.tree.body[place], memo) for place, memo in expressions.items()
+    }
 
 
 def _written(value: int | tuple[int, ...], expression: ast.expr) -> str:

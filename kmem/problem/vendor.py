@@ -1,4 +1,4 @@
-"""What share of a device's ceiling the vendor's convolutions reach, and what recurrences wait.
+"""What share of a device's ceiling the vendor's convolutions reach, and what else eager waits for.
 
 A product comes close to the ceiling; a convolution does not. Source: cuDNN as eager calls it on one
 H200 at torch's default flags (TF32, NCHW), the 35 convolutions of KernelBench's level 1 on
@@ -11,9 +11,12 @@ KernelBench's level 3 (512 steps, 10 rows, 256 units), 2026-11-22: 22.8 to 24.7 
 layers, 48.8 in both directions, 33.4 to 36.7 and 64.5 to 65.4 for GRUs.
 """
 
+from itertools import pairwise
+
 from kmem.problem.graph import Node, OpGraph, Ref
-from kmem.problem.operators.row import Convolution
+from kmem.problem.operators.row import Convolution, Product
 from kmem.problem.operators.table import find_operator
+from kmem.records import TensorSpec
 
 _PLAIN = 0.45
 #: Of transposed convolutions over planes, and over volumes.
@@ -41,6 +44,41 @@ def convolution_share(graph: OpGraph, node: Node) -> float:
     groups = operator.call(graph, node)["groups"] or 1
     share = _TRANSPOSED_VOLUMES if lowering.rank == _VOLUME else _TRANSPOSED
     return share * min(1.0, shape[0] / groups / _FULL_CHANNELS)
+
+
+def copied_bytes(graph: OpGraph, node: Node) -> int:
+    """What a product moves to bring its operands into rows, columns and one batch; 0 for others.
+
+    The vendor's batched product takes a stride for each of these. torch copies an operand whose
+    dimensions do not merge into them, as those of heads that lie between rows.
+    """
+    operator = find_operator(node.target)
+    if operator is None or not isinstance(operator.lowering, Product):
+        return 0
+    terms = operator.lowering.read(operator.call(graph, node))
+    if terms is None:
+        return 0
+    read, output = terms.equation.split("->")
+    words = read.split(",")
+    moved = 0
+    for name, word, other in zip((terms.a, terms.b), words, reversed(words), strict=True):
+        spec = graph.spec(name)
+        if len(spec.shape) == len(word) and not _merges(spec, word, other, output):
+            moved += 2 * spec.bytes
+    return moved
+
+
+def _merges(spec: TensorSpec, word: str, other: str, output: str) -> bool:
+    """Whether the dimensions of a batch, of rows or columns, and of the sum each merge into one."""
+    kinds: dict[tuple[bool, bool], list[int]] = {}
+    for axis, label in enumerate(word):
+        if spec.shape[axis] > 1:
+            kinds.setdefault((label in other, label in output), []).append(axis)
+    return all(
+        spec.stride[axis] == spec.stride[behind] * spec.shape[behind]
+        for axes in kinds.values()
+        for axis, behind in pairwise(axes)
+    )
 
 
 def waiting_ms(graph: OpGraph, node: Node) -> float:

@@ -17,6 +17,7 @@ covered: whether the values still mean the same.
 
 import logging
 import types
+from dataclasses import replace
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -178,8 +179,13 @@ class _Search:
         self.problem = problem
         self.graph = graph
         self._graphs: dict[Workload, OpGraph] = {FULL: graph}
-        self._inputs: dict[Workload, int] = {}  # elements
+        self._inputs: dict[Workload, int] = {}  # elements, by the sizes that shape inputs
+        self._forwards: dict[Workload, tuple[bool, ForwardSizes | None]] = {}
         self._parameters = _count_parameters(execute_problem(problem))
+        tree = parse_python(problem.source)
+        reads = top_level_reads(problem, tree)
+        named = {name for each in tree.body for name, _ in assigned_constants(each)}
+        self._parameters_alone = named - reached_from(INPUT_FUNCTIONS, reads)
 
     def run(self, constants: Sizes, *, parameters_stay: bool) -> Workload | None:
         """The largest sizes within the budget; else the smallest that work.
@@ -244,13 +250,17 @@ class _Search:
 
         If parameters are to stay, it runs with as many of them.
         """
-        try:
-            module = execute_problem(self.problem, workload)
-            if parameters_stay and _count_parameters(module) != self._parameters:
-                return False, None
-            return True, check_forward(module)
-        except ProblemError:
-            return False, None
+        if workload not in self._forwards:
+            try:
+                module = execute_problem(self.problem, workload)
+                if parameters_stay and _count_parameters(module) != self._parameters:
+                    return False, None
+                self._forwards[workload] = True, check_forward(module)
+            except ProblemError:
+                self._forwards[workload] = False, None
+        runs, sizes = self._forwards[workload]
+        is_as_wide = sizes is None or sizes.parameters == self._parameters
+        return (runs, sizes) if is_as_wide or not parameters_stay else (False, None)
 
     def _is_too_large(
         self, workload: Workload, sizes: ForwardSizes | None, parameters_stay: bool
@@ -282,9 +292,11 @@ class _Search:
 
     def _input_elements(self, workload: Workload) -> int:
         """Without tracing; more than any budget if `get_inputs` does not work at these sizes."""
-        if workload not in self._inputs:
-            self._inputs[workload] = self._count_inputs(workload)
-        return self._inputs[workload]
+        kept = [item for item in workload.constants if item[0] not in self._parameters_alone]
+        shaping = replace(workload, constants=tuple(kept))
+        if shaping not in self._inputs:
+            self._inputs[shaping] = self._count_inputs(workload)
+        return self._inputs[shaping]
 
     def _count_inputs(self, workload: Workload) -> int:
         try:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from kmem.interfaces import UNAIDED, CompletionArchive, Situation
+from kmem.interfaces import RECIPES, UNAIDED, CompletionArchive, Situation
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.orchestrate.accuracy import needed_rungs
@@ -218,10 +218,29 @@ def _write_and_measure(
     remembered: Remembered,
 ) -> bool:
     """Stages 5 and 6 for a plan; False if nothing was written for it."""
+    if parts.history.best is None and parts.session.present:
+        _begin_firsts(parts, plan.tasks, situations, authors, remembered)
     candidates = authors.write(plan.tasks, situations, remembered.winners)
     if candidates:
         _measure_and_repair(number, parts, candidates, situations, authors, remembered)
     return bool(candidates)
+
+
+def _begin_firsts(
+    parts: Parts,
+    tasks: Sequence[Task],
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+    remembered: Remembered,
+) -> None:
+    """Have the first kernel of each task compiled while recipes write the others.
+
+    Of a graph of forty operators each takes half a second.
+    """
+    for task in tasks:
+        if task.author == RECIPES:
+            first = authors.write([replace(task, samples=1)], situations, remembered.winners)
+            parts.measurer.expect(first)
 
 
 def _measure_and_repair(

@@ -11,6 +11,7 @@ In the order in which a model passes:
 - proving/: a composed model held to its model: right, and faster.
 - state.py: how a run on a model stands, kept after every step.
 - holding.py: the model of a run held to itself before, with each piece, and in the end.
+- beginning.py: the model of a run held to itself, and timed, while its first pieces are tried.
 - trying.py: where the runs of pieces work: here, or on the workers of a crew.
 - result.py: what a run on a model came to.
 - report.py: its report.md.

@@ -1,4 +1,4 @@
-"""A run's composed model held to its model: before anything is spent, piece by piece, in the end.
+"""A run's composed model held to its model: piece by piece, and in the end.
 
 A piece is kept if the whole is right with it and, where there is a GPU, faster: the time with it
 over that without, called and as one CUDA graph, is below 1 by more than timings vary.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from kmem.errors import ProblemError
 from kmem.plugins import Registry
 from kmem.records import Device, Run
 from kmem.run.directory import RunDirectory
@@ -19,17 +18,16 @@ from kmem.whole.composing.compose import write_composed
 from kmem.whole.cutting.pieces import Cost, PieceGroup
 from kmem.whole.graphs.capture import Captured
 from kmem.whole.graphs.source import ModelSource
-from kmem.whole.proving.clock import EAGER
+from kmem.whole.proving.clock import EAGER, LONGEST_COMPILE_S
 from kmem.whole.proving.proof import LONGEST_PROOF_S, Proof, Question, prove
 from kmem.whole.state import ModelState, PieceState, PieceStatus, write_state
 
 #: The whole must be faster by so much with a piece than without, beyond what timings vary.
 _KEPT_BELOW = 0.995
-#: For the model and its baselines, in seconds; else it is held to itself without them.
-_BEGINNING_S = 480.0
-
-#: Of the time that is left, where everything has to end in time; and what a proof gets at least.
-_BEGINNING_SHARE, _LEAST_PROOF_S = 0.4, 60.0
+#: What a proof gets at least, in seconds, and what of it stays for all but compiled ways.
+_LEAST_PROOF_S, _BESIDE_COMPILING_S = 60.0, 30.0
+#: What is compiled last, for it is chosen by timing on a GPU that nobody else may have meanwhile.
+_LAST = "max_autotune"
 
 Watch = Callable[[Run], Audience]
 
@@ -58,36 +56,14 @@ class OpenModel:
         return self.root / "pieces" / f"{piece}.py"
 
 
-def begin(model: OpenModel, state: ModelState, spent_s: float = 0.0) -> ModelState:
-    """Time the model and its baselines, and hold it to itself as it will be held in the end.
-
-    Args:
-        spent_s: seconds that the run has taken so far.
-
-    Raises ProblemError: if no kernel could ever be proved in it, with the reason.
-    """
-    model.say("holding the model to itself, and timing it")
-    asked = replace(_question(model, state), draws=1, baselines=state.settings.compile)
-    limit_s = min(_BEGINNING_S, state.left_s(spent_s) * _BEGINNING_SHARE)
-    proof = prove(asked, gpu=model.present, timeout_s=limit_s)
-    if not proof.passed and model.present and asked.baselines:  # compiling may take too long
-        proof = prove(replace(asked, baselines=False), gpu=True, timeout_s=limit_s)
-    if not proof.passed:
-        raise ProblemError(
-            f"No kernel could be proved in {state.name}: {proof.reason}; "
-            "name a submodule, or extract its pieces and run them by themselves"
-        )
-    return replace(state, beginning=json.dumps(asdict(proof)))
-
-
-def _compose(model: OpenModel, state: ModelState) -> Path:
+def _compose(model: OpenModel, state: ModelState, place: str) -> Path:
     kernels = {}
     for piece in state.kept:
-        place = model.root / "runs" / piece.name / "best_kernel.py"
-        kernels[piece.name] = (place.read_text(encoding="utf-8"), piece.init)
+        kernel = model.root / "runs" / piece.name / "best_kernel.py"
+        kernels[piece.name] = (kernel.read_text(encoding="utf-8"), piece.init)
     groups = list(model.groups.values())
     return write_composed(
-        model.root / "composed",
+        model.root / place,
         model.captured,
         kernels,
         groups,
@@ -95,14 +71,19 @@ def _compose(model: OpenModel, state: ModelState) -> Path:
     )
 
 
-def _question(model: OpenModel, state: ModelState) -> Question:
+def question_about(model: OpenModel, state: ModelState, place: str = "composed") -> Question:
+    """What is to be proved of the model with the pieces that are kept so far.
+
+    Args:
+        place: the directory in the run's that it is composed in.
+    """
     settings = state.settings
     return Question(
         settings.model,
         settings.inputs,
         settings.mode,
         settings.piece.contract.precision.value,
-        str(_compose(model, state).resolve()),
+        str(_compose(model, state, place).resolve()),
         settings.piece.seed,
         time=model.present,
         backward=settings.backward,
@@ -112,7 +93,7 @@ def _question(model: OpenModel, state: ModelState) -> Question:
 def hold_to_the_whole(model: OpenModel, state: ModelState, name: str) -> ModelState:
     """Keep a piece that has a kernel only if the model is right with it, and faster."""
     others = len(state.kept) > 1
-    asked = replace(_question(model, state), without=(name,) if others else ())
+    asked = replace(question_about(model, state), without=(name,) if others else ())
     proof = prove(asked, gpu=model.present, timeout_s=_limit_s(state))
     reason = why_dropped(proof, name)
     if not reason:
@@ -143,37 +124,78 @@ def why_dropped(proof: Proof, name: str) -> str:
 
 
 def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
-    """The proof of what is composed; pieces without which alone it holds are dropped."""
+    """The proof of what is composed; pieces without which alone it holds are dropped.
+
+    The ways to run the model that are still unknown are timed here, also where nothing is kept.
+    """
     beginning = Proof(**json.loads(state.beginning)) if state.beginning else None
     while state.kept:
         model.say(f"proving the whole with {len(state.kept)} pieces")
         names = tuple(piece.name for piece in state.kept)
-        asked = replace(_question(model, state), without=names if len(names) > 1 else ())
+        asked = replace(question_about(model, state), without=names if len(names) > 1 else ())
         best = beginning.best if beginning is not None else ()
         limit_s = _limit_s(state)
-        proof = prove(replace(asked, against=best), gpu=model.present, timeout_s=limit_s)
-        if not proof.passed and best:  # compiling the best baseline again may take too long
+        against = (*best, *_untimed(state, beginning))
+        compile_s = _compile_s(state, limit_s)
+        proof = prove(
+            replace(asked, against=against, compile_s=compile_s),
+            gpu=model.present,
+            timeout_s=limit_s,
+        )
+        if not proof.passed and against:  # compiling may take too long
             proof = prove(asked, gpu=model.present, timeout_s=limit_s)
         if proof.passed:
-            return replace(state, proof=json.dumps(asdict(_with_baselines(proof, beginning))))
+            return replace(state, proof=json.dumps(asdict(with_baselines(proof, beginning))))
         culprits = [piece for piece in state.kept if not _holds_alone(model, state, piece)]
         for piece in culprits or state.kept:
             reason = f"the whole is not right with it: {proof.reason}"
             dropped = replace(piece, status=PieceStatus.DROPPED, reason=reason)
             state = state.with_piece(dropped)
         write_state(model.directory, state)
-    return replace(state, proof="")
+    return replace(_with_last_way(model, state, beginning), proof="")
 
 
-def _with_baselines(proof: Proof, beginning: Proof | None) -> Proof:
-    """With what was timed before the search; what was timed again is as it is now."""
-    if beginning is None:
+def _untimed(state: ModelState, beginning: Proof | None) -> tuple[str, ...]:
+    """The compiled way that is left for the end, if it is asked for."""
+    known = beginning is not None and _LAST in {**beginning.baselines_ms, **beginning.missing}
+    return (_LAST,) if state.settings.compile and not known else ()
+
+
+def _compile_s(state: ModelState, limit_s: float) -> float:
+    """Of so many seconds for a proof, those for compiled ways."""
+    return min(LONGEST_COMPILE_S, max(1.0, limit_s - 1.5 * state.proof_s - _BESIDE_COMPILING_S))
+
+
+def _with_last_way(model: OpenModel, state: ModelState, beginning: Proof | None) -> ModelState:
+    """With what is left to be timed of a model that runs as it is."""
+    ways = _untimed(state, beginning)
+    limit_s = min(LONGEST_PROOF_S, state.left_s(state.seconds))
+    if beginning is None or not ways or not model.present or limit_s < _LEAST_PROOF_S:
+        return state
+    model.say("timing other ways to run the model")
+    asked = replace(
+        question_about(model, state),
+        draws=0,
+        baselines=ways,
+        compile_s=_compile_s(state, limit_s),
+    )
+    found = prove(asked, gpu=True, timeout_s=limit_s)
+    if not found.passed:
+        return state
+    return replace(state, beginning=json.dumps(asdict(with_baselines(beginning, found))))
+
+
+def with_baselines(proof: Proof, other: Proof | None) -> Proof:
+    """With what was timed at another time, too; what both timed is as the proof has it."""
+    if other is None:
         return proof
+    times = {**other.baselines_ms, **proof.baselines_ms}
+    missing = {**other.missing, **proof.missing}
     return replace(
         proof,
-        baselines_ms={**beginning.baselines_ms, **proof.baselines_ms},
-        peak_bytes={**beginning.peak_bytes, **proof.peak_bytes},
-        missing=beginning.missing,
+        baselines_ms=times,
+        peak_bytes={**other.peak_bytes, **proof.peak_bytes},
+        missing={name: reason for name, reason in missing.items() if name not in times},
     )
 
 
@@ -188,4 +210,4 @@ def _holds_alone(model: OpenModel, state: ModelState, piece: PieceState) -> bool
             for each in state.pieces
         ),
     )
-    return prove(replace(_question(model, others), time=False), gpu=model.present).passed
+    return prove(replace(question_about(model, others), time=False), gpu=model.present).passed

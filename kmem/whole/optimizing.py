@@ -18,6 +18,7 @@ from kmem.plugins import Registry
 from kmem.problem.load import execute_problem, load_problem
 from kmem.run.directory import RunDirectory, default_run_directory
 from kmem.whole.accounting.measured import find_cost
+from kmem.whole.beginning import Beginning
 from kmem.whole.cutting.extract import write_pieces
 from kmem.whole.cutting.pieces import (
     EXPECTED_SPEED_OF_LIGHT,
@@ -26,7 +27,7 @@ from kmem.whole.cutting.pieces import (
 )
 from kmem.whole.graphs.capture import capture
 from kmem.whole.graphs.source import absolute_name, read_source
-from kmem.whole.holding import OpenModel, Watch, begin, hold_to_the_whole, prove_whole
+from kmem.whole.holding import OpenModel, Watch, hold_to_the_whole, prove_whole
 from kmem.whole.report import write_model_report
 from kmem.whole.result import ModelResult
 from kmem.whole.state import (
@@ -41,11 +42,16 @@ from kmem.whole.trying import PieceCrew, Trials, TrialsHere, TrialsThere
 
 #: Of a model that falls into more, as an unrolled recurrence does, those that take most.
 MOST_PIECES = 24
-#: What the last proof takes: a share of what the beginning did, which compiles more; between bounds
-#: in seconds. Guesses.
-_PROOF_SHARE, _PROOF_S = 0.4, (45.0, 150.0)
+#: What the last proof takes: as long as so many of the model to itself, for it compiles other ways
+#: to run it; between bounds in seconds. Guesses.
+_PROOFS, _PROOF_S = 3.0, (45.0, 150.0)
 #: A run of a piece is not begun with less, in minutes.
 _LEAST_MINUTES = 0.2
+#: In which a piece's first kernel is written, compiled, judged and verified. A guess from runs on
+#: level 2, one H200, whose first took 20 to 40 s.
+_FIRST_MINUTES = 0.7
+#: What kernels of pieces are timed against by themselves.
+_BASELINES = ("eager",)
 
 
 def optimize_model(
@@ -84,7 +90,6 @@ def optimize_model(
     if known is not None:
         state = known
     else:
-        state = begin(model, state, time.monotonic() - started)
         state = replace(state, began_s=time.monotonic() - started)
         write_state(model.directory, state)
     before_s = state.seconds
@@ -93,7 +98,10 @@ def optimize_model(
         return before_s + time.monotonic() - started
 
     trials = TrialsHere(model) if crew is None else TrialsThere(model, crew)
-    state = _go_through_pieces(model, state, spent_s, trials)
+    with Beginning(model, state, spent_s()) as beginning:
+        state = _go_through_pieces(model, state, spent_s, trials, beginning)
+        state = replace(beginning.wait(state), seconds=spent_s())
+    write_state(model.directory, state)
     state = prove_whole(model, state)
     state = replace(state, seconds=spent_s())
     write_state(model.directory, state)
@@ -126,7 +134,7 @@ def _left_minutes(state: ModelState, spent_s: float) -> float:
     """
     left = state.settings.minutes - (spent_s - state.began_s) / 60
     low, high = _PROOF_S
-    proof_s = min(high, max(low, state.began_s * _PROOF_SHARE))
+    proof_s = min(high, max(low, state.proof_s * _PROOFS))
     return min(left, (state.left_s(spent_s) - proof_s) / 60)
 
 
@@ -209,7 +217,11 @@ def _piece_state(model: OpenModel, group: PieceGroup) -> PieceState:
 
 
 def _go_through_pieces(
-    model: OpenModel, state: ModelState, spent_s: Callable[[], float], trials: Trials
+    model: OpenModel,
+    state: ModelState,
+    spent_s: Callable[[], float],
+    trials: Trials,
+    beginning: Beginning,
 ) -> ModelState:
     began: dict[str, float] = {}  # of each piece that is being tried
     while not state.finished:
@@ -219,8 +231,10 @@ def _go_through_pieces(
             break
         piece = trials.ended()
         state = state.with_tried(piece)
-        if piece.status is PieceStatus.KEPT and model.present:
-            state = hold_to_the_whole(model, state, piece.name)
+        is_kept = piece.status is PieceStatus.KEPT and model.present
+        state = beginning.settle(state, wait=is_kept)
+        if is_kept:
+            state = hold_to_the_whole(model, replace(state, seconds=spent_s()), piece.name)
         spent = next(each for each in state.pieces if each.name == piece.name)
         seconds = spent.seconds + time.monotonic() - began.pop(piece.name)
         state = replace(state.with_piece(replace(spent, seconds=seconds)), seconds=spent_s())
@@ -245,11 +259,22 @@ def _begin_pieces(
         model.say(f"{piece.name}: {_expected(state, piece):.3g} ms of a forward may be saved")
         began[piece.name] = time.monotonic()
         told = state.settings.piece
-        minutes = max(_LEAST_MINUTES, min(left, told.budget.minutes))
-        told = replace(told, budget=replace(told.budget, minutes=minutes))
+        minutes = _minutes_for(state, piece, left)
+        # it stands among eager operators, whatever compiles it by itself: that is the whole's gate
+        budget = replace(told.budget, minutes=minutes, baselines=_BASELINES)
+        told = replace(told, budget=budget)
         state = state.with_piece(trials.begin(piece, told))
         write_state(model.directory, state)
     return state, ""
+
+
+def _minutes_for(state: ModelState, piece: PieceState, left_minutes: float) -> float:
+    """Of what is left, a share by what a piece may save, so that each that pays has its turn."""
+    waiting = [each for each in state.pieces if each.status is PieceStatus.WAITING]
+    all_ms = sum(_expected(state, each) for each in waiting) or 1.0
+    share = left_minutes * _expected(state, piece) / all_ms
+    most = min(left_minutes, state.settings.piece.budget.minutes)
+    return max(_LEAST_MINUTES, min(most, max(share, _FIRST_MINUTES)))
 
 
 def reached_so_far(state: ModelState) -> float:

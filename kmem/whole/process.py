@@ -14,11 +14,19 @@ from typing import Any
 from kmem.errors import ExecutorError, first_line
 
 
-def ask(module: str, question: Mapping[str, Any], *, gpu: bool, timeout_s: float) -> dict[str, Any]:
+def ask(
+    module: str,
+    question: Mapping[str, Any],
+    *,
+    gpu: bool,
+    timeout_s: float,
+    on_begun: Callable[[subprocess.Popen[str]], None] | None = None,
+) -> dict[str, Any]:
     """The answer of `python -m module`, which calls `answer`.
 
     Args:
         gpu: whether kernels run there; else in Triton's interpreter.
+        on_begun: given the process, which another thread may end.
 
     Raises ExecutorError: if there is none, with what was said last.
     """
@@ -28,16 +36,21 @@ def ask(module: str, question: Mapping[str, Any], *, gpu: bool, timeout_s: float
     if not gpu:
         environment["TRITON_INTERPRET"] = "1"
     command = [sys.executable, "-m", module, json.dumps(question)]
-    try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, env=environment
-        )
-    except subprocess.TimeoutExpired as ex:
-        raise ExecutorError(f"{module} has not ended within {timeout_s:g} s") from ex
-    lines = ended.stdout.strip().splitlines()
-    if ended.returncode or not lines:
-        said = (ended.stderr.strip().splitlines() or ["no word"])[-1]
-        raise ExecutorError(f"{module} ended with {ended.returncode}: {said}")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            if on_begun is not None:
+                on_begun(process)
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as ex:
+            raise ExecutorError(f"{module} has not ended within {timeout_s:g} s") from ex
+        finally:  # also where this thread is interrupted
+            process.kill()
+    lines = stdout.strip().splitlines()
+    if process.returncode or not lines:
+        said = (stderr.strip().splitlines() or ["no word"])[-1]
+        raise ExecutorError(f"{module} ended with {process.returncode}: {said}")
     found = json.loads(lines[-1])
     if "failed" in found:
         raise ExecutorError(found["failed"])

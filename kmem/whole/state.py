@@ -82,6 +82,7 @@ class ModelState:
     began_s: float = 0.0  # until the first piece, which the minutes do not count
     seconds: float = 0.0
     finished: str = ""  # why it stopped
+    proof_s: float = 0.0  # that holding the model to itself took
     beginning: str = ""  # JSON of the proof of the model without kernels, with its baselines
     proof: str = ""  # JSON of the proof of the whole
 

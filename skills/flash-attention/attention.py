@@ -12,7 +12,9 @@ from kmem.records import DTYPE_BYTES, TensorSpec
 class Attention:
     """softmax(scale * q k^T) v for every head.
 
-    `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements.
+    `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements. A row whose
+    scores are all -inf is zero if `empty_is_zero`, as in torch's operator, else NaN. `hidden`: the
+    steps, as those of q, of a mask that is true where a query does not see a key; None without.
     """
 
     outer: int
@@ -26,6 +28,8 @@ class Attention:
     dtype: str
     out: TensorSpec
     steps: tuple[tuple[int, int, int], ...]
+    empty_is_zero: bool = True
+    hidden: tuple[int, int, int] | None = None
 
     @property
     def heads(self) -> int:
@@ -51,6 +55,17 @@ class Attention:
         """Bytes of q, k and v: as much as their parts have."""
         rows = self.queries * self.depth + self.keys * (self.depth + self.width)
         return self.heads * rows * DTYPE_BYTES[self.dtype]
+
+    @property
+    def mask(self) -> str:
+        """The argument that a kernel reads its mask from; without one it reads none."""
+        return "out" if self.hidden is None else "hidden"
+
+    def write_mask(self) -> str:
+        """The constants of a kernel that say where the mask lies."""
+        outer, *inner = self.hidden or (0, 0, 0)
+        steps = f"HIDDEN_OUTER={outer}, HIDDEN_INNER={inner[0]}, HIDDEN_ROW={inner[1]}"
+        return f"HIDES={self.hidden is not None}, {steps}"
 
     @property
     def log2_scale(self) -> float:

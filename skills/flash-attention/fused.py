@@ -2,7 +2,7 @@
 
 A block of queries keeps its output in registers while keys and values stream by (online softmax).
 bf16 and fp16 are multiplied as they are, fp32 as parts (split_rows.py). A row whose scores are all
--inf gives zeros, as torch's does.
+-inf gives zeros, as torch's operator does, or NaN, as its softmax does (EMPTY_IS_ZERO).
 
 Source: Dao, "FlashAttention-2", arXiv 2307.08691 (online softmax).
 """
@@ -17,14 +17,16 @@ FUSED = (
     '''
 @triton.jit
 def kmem_attention(
-    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, out,
+    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, hidden, out,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
     WIDTH: tl.constexpr, INNER: tl.constexpr, SCALE: tl.constexpr,
     Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
-    CAUSAL: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
+    HIDES: tl.constexpr, HIDDEN_OUTER: tl.constexpr, HIDDEN_INNER: tl.constexpr,
+    HIDDEN_ROW: tl.constexpr,
+    CAUSAL: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):
     """One block of queries of one head. SCALE holds log2(e); with SPLIT, q, k and v are the high
@@ -48,6 +50,7 @@ def kmem_attention(
     queries = tl.load(q + at_q, mask=within, other=0.0)
     base_k = outer * K_OUTER + inner * K_INNER
     base_v = outer * V_OUTER + inner * V_INNER
+    hidden += outer * HIDDEN_OUTER + inner * HIDDEN_INNER
     if SPLIT:
         low_queries = tl.load(q_low + at_q, mask=within, other=0.0)
         q_exponent = tl.load(q_exponents + batch * QUERIES + row)
@@ -96,6 +99,8 @@ def kmem_attention(
         else:
             scores = tl.dot(queries, tl.trans(keys))
         scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, CAUSAL, even)
+        if HIDES:
+            scores = kmem_hide(scores, hidden, row, columns, HIDDEN_ROW, KEYS)
         higher = tl.maximum(top, tl.max(scores, axis=1))
         shift = tl.where(higher == float("-inf"), 0.0, higher)
         p = tl.exp2(scores - shift[:, None])
@@ -120,7 +125,9 @@ def kmem_attention(
         else:
             acc = tl.dot(p.to(values.dtype), values, acc * fix[:, None])
         top = higher
-    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    if EMPTY_IS_ZERO:
+        total = tl.where(total == 0.0, 1.0, total)
+    acc = acc / total[:, None]
     at_out = (
         outer * OUT_OUTER
         + inner * OUT_INNER
@@ -152,11 +159,12 @@ def write_fused(detail: Attention, knobs: AttentionSettings) -> list[str]:
     launch = write_launch(
         "kmem_attention",
         detail.heads * ceil_div(detail.queries, knobs.block_m),
-        f"{_PARTS if detail.is_split else _WHOLE}, out",
+        f"{_PARTS if detail.is_split else _WHOLE}, {detail.mask}, out",
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
         f"WIDTH={detail.width}, INNER={detail.inner}, SCALE={detail.log2_scale!r}",
         *strides,
-        f"CAUSAL={detail.causal}, SPLIT={detail.is_split}, "
+        detail.write_mask(),
+        f"CAUSAL={detail.causal}, EMPTY_IS_ZERO={detail.empty_is_zero}, SPLIT={detail.is_split}, "
         f"WIDEN={'False' if detail.is_split else 'q.is_cpu'}",
         f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, "
         f"BLOCK_D={max(16, next_power_of_two(detail.depth))}, "

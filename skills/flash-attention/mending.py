@@ -22,14 +22,16 @@ MEND = (
     '''
 @triton.jit
 def kmem_attention_mend(
-    q, k, v, losses, out,
+    q, k, v, losses, hidden, out,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
     WIDTH: tl.constexpr, INNER: tl.constexpr, SCALE: tl.constexpr, SPLITS: tl.constexpr,
     Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
-    CAUSAL: tl.constexpr,
+    HIDES: tl.constexpr, HIDDEN_OUTER: tl.constexpr, HIDDEN_INNER: tl.constexpr,
+    HIDDEN_ROW: tl.constexpr,
+    CAUSAL: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
@@ -51,6 +53,7 @@ def kmem_attention_mend(
     q += outer * Q_OUTER + inner * Q_INNER
     k += outer * K_OUTER + inner * K_INNER
     v += outer * V_OUTER + inner * V_INNER
+    hidden += outer * HIDDEN_OUTER + inner * HIDDEN_INNER
     out += outer * OUT_OUTER + inner * OUT_INNER
     steps = tl.arange(0, BLOCK_D)
     at_q = row.to(tl.int64)[:, None] * Q_ROW + steps[None, :]
@@ -73,6 +76,8 @@ def kmem_attention_mend(
                 keys = tl.load(k + at_k + depth, mask=live & within, other=0.0)
                 scores += tl.dot(queries, tl.trans(keys), input_precision="ieee")
             scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, CAUSAL, False)
+            if HIDES:
+                scores = kmem_hide(scores, hidden, row, columns, HIDDEN_ROW, KEYS)
             higher = tl.maximum(top, tl.max(scores, axis=1))
             shift = tl.where(higher == float("-inf"), 0.0, higher)
             p = tl.exp2(scores - shift[:, None])
@@ -85,7 +90,9 @@ def kmem_attention_mend(
             )
             acc = acc * fix[:, None] + tl.dot(p, values, input_precision="ieee")
             top = higher
-        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        if EMPTY_IS_ZERO:
+            total = tl.where(total == 0.0, 1.0, total)
+        acc = acc / total[:, None]
         tl.store(
             out + rows.to(tl.int64)[:, None] * OUT_ROW + width[None, :],
             acc,
@@ -105,12 +112,13 @@ def write_mending(detail: Attention) -> str:
     return write_launch(
         "kmem_attention_mend",
         detail.heads * ceil_div(detail.queries, BLOCK_M),
-        "q, k, v, losses, out",
+        f"q, k, v, losses, {detail.mask}, out",
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
         f"WIDTH={detail.width}, INNER={detail.inner}, SCALE={detail.log2_scale!r}, "
         f"SPLITS={programs}",
         *strides,
-        f"CAUSAL={detail.causal}",
+        detail.write_mask(),
+        f"CAUSAL={detail.causal}, EMPTY_IS_ZERO={detail.empty_is_zero}",
         f"BLOCK_M={BLOCK_M}, BLOCK_N={BLOCK_N}, BLOCK_D={BLOCK_D}, "
         f"BLOCK_E={min(MOST_E, max(16, next_power_of_two(detail.width)))}, "
         f"BLOCK_S={next_power_of_two(programs)}, num_warps=4",

@@ -1,10 +1,13 @@
 """Writes scaled dot-product attention, fused (fused.py) or in two stages (two_stages.py).
 
+It is torch's own operator, or written out as products around a softmax (written_out.py).
+
 fp32 is split into parts first (split_rows.py), and written again where parts do not hold it
 (mending.py). Which sites, knobs and times are here.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.codegen.rates import ceiling
@@ -15,13 +18,14 @@ from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission, Operand, Recipe, Role, Settings, Site, Space
-from kmem.records import Contract, Device
+from kmem.records import Contract, Device, TensorSpec
 
 from .attention import Attention, AttentionSettings
 from .fused import FUSED, write_fused
 from .mending import MEND, write_mending
 from .split_rows import SPLIT_ROWS, TILE_HELPERS, write_splitting
 from .two_stages import OUTPUT, SCORES, WEIGHTS, output_columns, write_two_stages
+from .written_out import read_written_out
 
 _TARGET = "aten.scaled_dot_product_attention.default"
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -46,6 +50,15 @@ SHARE_OF_BANDWIDTH, EXPOSED = 0.9, 0.1
 _TILE_SIDES = (16, 32, 64, 128)
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An attention in a graph: its nodes, the names of q, k, v and mask, and what is computed."""
+
+    nodes: tuple[str, ...]
+    reads: tuple[str, ...]
+    detail: Attention
+
+
 class FlashAttention(Recipe):
     operators = ("attention",)
     roles = {
@@ -60,13 +73,14 @@ class FlashAttention(Recipe):
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = []
         for node in graph.nodes:
-            detail = _read(graph, node) if node.target == _TARGET else None
-            if detail is not None:
-                inputs = tuple(Operand(arg.name, graph.spec(arg.name)) for arg in node.args[:3])
+            found = _read(graph, node) if node.target == _TARGET else _read_products(graph, node)
+            if found is not None:
+                detail = found.detail
+                inputs = tuple(Operand(name, graph.spec(name)) for name in found.reads)
                 site = Site(
                     name=node.name,
                     operator="attention",
-                    nodes=(node.name,),
+                    nodes=found.nodes,
                     inputs=inputs,
                     outputs=(Operand(node.name, node.spec),),
                     detail=detail,
@@ -129,7 +143,8 @@ class FlashAttention(Recipe):
             *((FUSED,) if knobs.is_fused else (SCORES, WEIGHTS, OUTPUT)),
             *((MEND,) if detail.is_split else ()),
         )
-        return Emission(kernels, write_launch_function(["q", "k", "v"], statements))
+        names = ["q", "k", "v", *(("hidden",) if detail.hidden is not None else ())]
+        return Emission(kernels, write_launch_function(names, statements))
 
 
 def _knobs(settings: Settings) -> AttentionSettings:
@@ -175,7 +190,7 @@ def _is_legal(detail: Attention, knobs: AttentionSettings, device: Device) -> bo
     return sums <= MAX_THREAD_SUMS and shared <= spare
 
 
-def _read(graph: OpGraph, node: Node) -> Attention | None:
+def _read(graph: OpGraph, node: Node) -> _Found | None:
     """The attention a node does; None for what the kernels do not cover.
 
     They do not cover a mask, dropout, grouped heads, broadcasting, or rows that are not dense.
@@ -186,7 +201,54 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
         return None
     if not all(isinstance(given[name], Ref) for name in _NAMES[:3]) or len(node.args) < 3:
         return None
-    specs = (*(graph.spec(given[name].name) for name in _NAMES[:3]), node.spec)
+    names = tuple(given[name].name for name in _NAMES[:3])
+    scale = given.get("scale")
+    scale = scale if scale is not None else graph.spec(names[0]).shape[-1] ** -0.5
+    detail = _detail(graph, names, node.spec, scale)
+    if detail is None:
+        return None
+    causal = bool(given.get("is_causal", False))
+    return _Found((node.name,), names, replace(detail, causal=causal))
+
+
+def _read_products(graph: OpGraph, node: Node) -> _Found | None:
+    """The attention that ends in a product, written out before it.
+
+    A row whose scores are all -inf is NaN there.
+    """
+    found = read_written_out(graph, node)
+    if found is None:
+        return None
+    names = found.query, found.key, found.value
+    detail = _detail(graph, names, node.spec, found.scale)
+    if detail is None:
+        return None
+    detail = replace(detail, empty_is_zero=False)
+    if found.hidden is None:
+        return _Found(found.nodes, names, detail)
+    steps = _mask_steps(graph.spec(found.hidden), detail)
+    if steps is None:
+        return None
+    return _Found(found.nodes, (*names, found.hidden), replace(detail, hidden=steps))
+
+
+def _mask_steps(spec: TensorSpec, detail: Attention) -> tuple[int, int, int] | None:
+    """Of a mask along outer and inner axis and queries, 0 where it is the same for all."""
+    wanted = (detail.outer, detail.inner, detail.queries, detail.keys)
+    missing = 4 - len(spec.shape)
+    shape, stride = (1,) * missing + spec.shape, (0,) * missing + spec.stride
+    if spec.dtype != "bool" or shape[3] != detail.keys or stride[3] != 1:
+        return None
+    if any(size not in (1, full) for size, full in zip(shape, wanted, strict=True)):
+        return None
+    steps = [0 if size == 1 else step for size, step in zip(shape, stride, strict=True)]
+    return steps[0], steps[1], steps[2]
+
+
+def _detail(
+    graph: OpGraph, names: Sequence[str], out: TensorSpec, scale: float
+) -> Attention | None:
+    specs = (*(graph.spec(name) for name in names), out)
     q = specs[0]
     k, v = specs[1:3]
     rank = len(q.shape)
@@ -196,7 +258,7 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
         return None
     if any(spec.stride[-1] != 1 or spec.shape[:-2] != q.shape[:-2] for spec in specs):
         return None
-    if node.spec.numel == 0 or prod(k.shape) == 0:
+    if out.numel == 0 or prod(k.shape) == 0:
         return None
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         return None
@@ -205,7 +267,6 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
         return None
     missing = 4 - rank
     batch = (1,) * missing + q.shape[:-2]
-    scale = given.get("scale")
     return Attention(
         outer=batch[0],
         inner=batch[1],
@@ -213,10 +274,10 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
         keys=k.shape[-2],
         depth=q.shape[-1],
         width=v.shape[-1],
-        scale=scale if scale is not None else q.shape[-1] ** -0.5,
-        causal=bool(given.get("is_causal", False)),
+        scale=scale,
+        causal=False,
         dtype=q.dtype,
-        out=node.spec,
+        out=out,
         steps=tuple((0,) * missing + spec.stride[:-1] for spec in specs),
     )
 

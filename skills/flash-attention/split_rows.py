@@ -87,6 +87,14 @@ def kmem_scale_scores(
 
 
 @triton.jit
+def kmem_hide(scores, hidden, row, columns, STEP: tl.constexpr, KEYS: tl.constexpr):
+    """Scores with -inf where a mask is true."""
+    at = row.to(tl.int64)[:, None] * STEP + columns[None, :]
+    hides = tl.load(hidden + at, mask=(columns < KEYS)[None, :], other=0)
+    return tl.where(hides != 0, float("-inf"), scores)
+
+
+@triton.jit
 def kmem_value_factors(exponents, columns, KEYS: tl.constexpr):
     """For a tile of rows of V: the least exponent of their scales, and 2**(least - exponent + 14)
     for each, so none exceeds 2**14.

@@ -20,9 +20,12 @@ SCORES = (
     '''
 @triton.jit
 def kmem_attention_scores(
-    q, q_low, k, k_low, q_exponents, k_exponents, v_exponents, p, p_low, tops, sums, leasts,
+    q, q_low, k, k_low, q_exponents, k_exponents, v_exponents, hidden,
+    p, p_low, tops, sums, leasts,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PADDED_KEYS: tl.constexpr, PADDED_D: tl.constexpr,
-    SCALE: tl.constexpr, CAUSAL: tl.constexpr,
+    SCALE: tl.constexpr, CAUSAL: tl.constexpr, INNER: tl.constexpr,
+    HIDES: tl.constexpr, HIDDEN_OUTER: tl.constexpr, HIDDEN_INNER: tl.constexpr,
+    HIDDEN_ROW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of queries by keys: parts of exp2(score - top), times the factors of V's rows, with
@@ -58,6 +61,10 @@ def kmem_attention_scores(
         tl.load(k_exponents + batch * KEYS + column),
     )
     acc = kmem_scale_scores(acc, rows, columns, SCALE, KEYS, CAUSAL, KEYS == PADDED_KEYS)
+    if HIDES:
+        hidden += (batch // INNER).to(tl.int64) * HIDDEN_OUTER
+        hidden += (batch % INNER).to(tl.int64) * HIDDEN_INNER
+        acc = kmem_hide(acc, hidden, row, columns, HIDDEN_ROW, KEYS)
     top = tl.max(acc, axis=1)
     weights = tl.exp2(acc - tl.where(top == float("-inf"), 0.0, top)[:, None])
     least, factor = kmem_value_factors(v_exponents + batch * KEYS, columns, KEYS)
@@ -80,7 +87,7 @@ WEIGHTS = (
 def kmem_attention_weights(
     tops, sums, leasts, weights, scales,
     QUERIES: tl.constexpr, TILES: tl.constexpr, ATTENDED: tl.constexpr, CAUSAL: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
+    EMPTY_IS_ZERO: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
 ):
     """weights[batch, tile, row] = exp2(top of tile - top of row) / sum of row * 2**(scales[batch] -
     least exponent of the tile).
@@ -111,6 +118,8 @@ def kmem_attention_weights(
         total += tl.exp2(found - shift) * tl.load(
             sums + base + tile * QUERIES, mask=live, other=0.0
         )
+    if EMPTY_IS_ZERO:
+        total = tl.where(total == 0.0, 1.0, total)
     for tile in range(ATTENDED):
         live = rows < QUERIES
         if CAUSAL:
@@ -123,7 +132,7 @@ def kmem_attention_weights(
         )
         tl.store(
             weights + base + tile * QUERIES,
-            unit * found / tl.where(total == 0.0, 1.0, total),
+            unit * found / total,
             mask=rows < QUERIES,
         )
     tl.store(scales + batch, smallest)  # every program of the batch writes the same
@@ -231,9 +240,11 @@ def _write_scores(detail: Attention, knobs: AttentionSettings, tiles: int) -> st
         "kmem_attention_scores",
         detail.heads * ceil_div(detail.queries, knobs.block_m) * tiles,
         "q_high, q_low, k_high, k_low, q_exponents, k_exponents, v_exponents",
+        "sums" if detail.hidden is None else "hidden",
         "p, p_low, tops, sums, leasts",
         _sizes(detail, knobs, tiles * knobs.block_n),
-        f"PADDED_D={depth}, SCALE={detail.log2_scale!r}",
+        f"PADDED_D={depth}, SCALE={detail.log2_scale!r}, INNER={detail.inner}",
+        detail.write_mask(),
         f"BLOCK_N={knobs.block_n}, BLOCK_K={min(knobs.block_k, depth & -depth)}",
         knobs.run,
     )
@@ -248,7 +259,7 @@ def _write_weights(detail: Attention, knobs: AttentionSettings, tiles: int) -> s
         detail.heads * ceil_div(detail.queries, WEIGHT_ROWS),
         "tops, sums, leasts, weights, scales",
         f"QUERIES={detail.queries}, TILES={tiles}, ATTENDED={attended}, CAUSAL={detail.causal}",
-        f"BLOCK_N={knobs.block_n}, BLOCK_R={WEIGHT_ROWS}",
+        f"EMPTY_IS_ZERO={detail.empty_is_zero}, BLOCK_N={knobs.block_n}, BLOCK_R={WEIGHT_ROWS}",
     )
 
 

@@ -28,17 +28,8 @@ class JitFunction:
     text: str
 
     @property
-    def parameters(self) -> list[Parameter]:
-        arguments = _definition(self.text).args
-        defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + arguments.defaults
-        return [
-            Parameter(
-                argument.arg,
-                argument.annotation is not None and "constexpr" in ast.unparse(argument.annotation),
-                None if default is None else ast.unparse(default),
-            )
-            for argument, default in zip(arguments.args, defaults, strict=True)
-        ]
+    def parameters(self) -> tuple[Parameter, ...]:
+        return _parameters(self.text)
 
     @property
     def reads(self) -> frozenset[str]:
@@ -53,7 +44,8 @@ def bind(call: ast.Call, callee: JitFunction) -> dict[str, ast.expr]:
     return bound | {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
 
 
-def split_functions(text: str) -> list[JitFunction]:
+@lru_cache(maxsize=256)
+def split_functions(text: str) -> tuple[JitFunction, ...]:
     """The functions of a kernel's text, in order, each with the comments before it."""
     lines = text.splitlines(keepends=True)
     found, begin = [], 0
@@ -63,7 +55,21 @@ def split_functions(text: str) -> list[JitFunction]:
             own = "".join(lines[begin : statement.end_lineno]).strip("\n") + "\n"
             found.append(JitFunction(statement.name, own))
             begin = statement.end_lineno
-    return found
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _parameters(text: str) -> tuple[Parameter, ...]:
+    arguments = _definition(text).args
+    defaults = [None] * (len(arguments.args) - len(arguments.defaults)) + arguments.defaults
+    return tuple(
+        Parameter(
+            argument.arg,
+            argument.annotation is not None and "constexpr" in ast.unparse(argument.annotation),
+            None if default is None else ast.unparse(default),
+        )
+        for argument, default in zip(arguments.args, defaults, strict=True)
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -8,12 +8,17 @@ is not named here is only read.
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kmem.codegen.text.functions import JitFunction, bind
 from kmem.host.syntax import parse_python
 
 #: Python's own functions that kernels call; they store nothing.
 _PURE = frozenset({"range", "min", "max", "abs", "len", "print", "int", "float"})
+
+
+#: What gives a name a value.
+_ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr, ast.For)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,20 @@ def written_parameters(name: str, functions: Mapping[str, JitFunction]) -> froze
     Args:
         functions: all of the file, by name.
     """
-    return _Reader(functions).use_of(name).written
+    reached: dict[str, JitFunction] = {}
+    waiting = [name]
+    while waiting:
+        each = waiting.pop()
+        if each in functions and each not in reached:
+            reached[each] = functions[each]
+            waiting += functions[each].reads
+    return _written_parameters(name, frozenset(reached.values()))
+
+
+@lru_cache(maxsize=1024)
+def _written_parameters(name: str, functions: frozenset[JitFunction]) -> frozenset[str]:
+    """A kernel is written at many settings, in the same functions."""
+    return _Reader({each.name: each for each in functions}).use_of(name).written
 
 
 #: Functions that a call hands in: what the callee's parameters are called in the file.
@@ -63,7 +81,8 @@ class _Flow:
         self.handed_in = dict(handed_in)
         self.held = {parameter.name: {parameter.name} for parameter in function.parameters}
         nodes = list(ast.walk(parse_python(function.text)))
-        while self._follow(nodes):
+        assignments = [node for node in nodes if isinstance(node, _ASSIGNMENTS)]
+        while self._follow(assignments):
             pass
         written: set[str] = set()
         returned: set[str] = set()
@@ -74,18 +93,16 @@ class _Flow:
                 returned |= self._of(node.value)
         self.use = PointerUse(frozenset(written), frozenset(returned))
 
-    def _follow(self, nodes: list[ast.AST]) -> bool:
+    def _follow(self, assignments: list[ast.AST]) -> bool:
         """Take every assignment once; whether any name holds more than before."""
         before = sum(map(len, self.held.values()))
-        for node in nodes:
+        for node in assignments:
             if isinstance(node, ast.Assign):
                 targets, value = node.targets, node.value
-            elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.NamedExpr):
-                targets, value = [node.target], node.value
             elif isinstance(node, ast.For):
                 targets, value = [node.target], node.iter
             else:
-                continue
+                targets, value = [node.target], node.value
             held = set() if value is None else self._of(value)
             for target in targets:
                 for name in ast.walk(target):
@@ -101,7 +118,7 @@ class _Flow:
             return set()
         parts = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.Call):
-            if ast.unparse(node.func) == "tl.load":
+            if _is_load(node.func):
                 return set()  # what lies there is no address
             callee = self._callee(node)
             if callee is not None:
@@ -147,3 +164,12 @@ class _Flow:
 
     def _pointers(self, call: ast.Call) -> Iterator[ast.AST]:
         return (keyword.value for keyword in call.keywords if keyword.arg == "pointer")
+
+
+def _is_load(function: ast.expr) -> bool:
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr == "load"
+        and isinstance(function.value, ast.Name)
+        and function.value.id == "tl"
+    )

@@ -49,6 +49,8 @@ class RecipeAuthor(Author):
         self._kept: dict[int, tuple[TracedProblem, Mapping[str, Recipe], list[SiteOption]]] = {}
         # what recipes wrote of the kernel that was asked about last
         self._asked: tuple[str, int, TracedProblem, Written | None] | None = None
+        # by problem, parent, choices and settings: first kernels of all tasks are asked for ahead
+        self._texts: dict[tuple[int, str | None, tuple[SiteChoice, ...], str], Kernel] = {}
         self._told: set[str] = set()  # faults of recipes, so that each is one warning
         # Tasks are written side by side, but this is Python at work, which threads do not speed up;
         # and Python 3.11's parser, which assembling a module asks, fails in two threads at once.
@@ -181,13 +183,19 @@ class RecipeAuthor(Author):
             if choices in seen:
                 continue
             seen.add(choices)
+            parent = assignment.parent.hash if assignment.parent else None
+            # _kept holds what is traced; an emission may know the order of its knobs
+            key = id(assignment.traced), parent, choices, repr(settings)
             try:
-                kernel = write_kernel(assignment, cover, settings, choices, form.flags)
+                kernel = self._texts.get(key) or write_kernel(
+                    assignment, cover, settings, choices, form.flags
+                )
             except RecipeError as ex:  # one skill's fault must not end the run
                 if str(ex) not in self._told:
                     logger.warning("%s is passed over: %s", assignment.task.skill, ex)
                     self._told.add(str(ex))
                 continue
+            self._texts[key] = kernel
             predicted_ms = total_ms(cover, settings, assignment.traced.device)
             candidates.append(
                 Candidate(

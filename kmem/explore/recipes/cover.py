@@ -5,7 +5,7 @@ What no site covers stays with the vendor's kernels, called through torch.
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kmem.errors import RecipeError, foreign_code
@@ -13,7 +13,7 @@ from kmem.explore.recipes.cutting import Offer, cheapest_cut
 from kmem.explore.recipes.pieces import find_smaller_sites
 from kmem.problem.bound import node_costs_ms
 from kmem.problem.graph import OpGraph
-from kmem.recipes import Recipe, Settings, Site, Space
+from kmem.recipes import Recipe, Settings, Site, Space, find_site
 from kmem.records import Contract, Device, Purity, SiteChoice
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ class SiteOption:
     space: Space
     ranked: tuple[tuple[float, dict], ...]  # (cost_ms, settings)
     members: tuple[str, ...] | None = None
+    # the site at other workloads, kept from when it was first asked for
+    elsewhere: dict[int, tuple[OpGraph, Site]] = field(default_factory=dict, compare=False)
 
     @property
     def place(self) -> Place:
@@ -45,6 +47,15 @@ class SiteOption:
         """This site written at a setting, as records have it."""
         knobs = tuple(sorted(settings.items()))
         return SiteChoice(self.site.name, self.site.operator, self.recipe.name, knobs, self.members)
+
+    def site_in(self, graph: OpGraph, contract: Contract) -> Site:
+        """This site in the graph of a workload at which `find_options` saw that it is there."""
+        kept = self.elsewhere.get(id(graph))
+        if kept is None or kept[0] is not graph:
+            site = find_site(self.recipe, graph, contract, self.choice({}))
+            assert site is not None, "options leave out a site that one of the workloads lacks"
+            self.elsewhere[id(graph)] = kept = graph, site
+        return kept[1]
 
     @property
     def best_ms(self) -> float:

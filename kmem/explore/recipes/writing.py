@@ -11,7 +11,7 @@ from kmem.interfaces import Assignment
 from kmem.problem.bound import library_ms
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
-from kmem.recipes import Settings, find_site
+from kmem.recipes import Settings
 from kmem.records import Contract, Device, Kernel, SiteChoice
 
 
@@ -80,8 +80,7 @@ def plan_site(
 
     Raises RecipeError if the recipe's code raises anything.
     """
-    site = find_site(option.recipe, graph, contract, option.choice(setting))
-    assert site is not None, "options leave out a site that one of the workloads lacks"
+    site = option.site_in(graph, contract)
     knobs = ", ".join(f"{name} {value}" for name, value in sorted(setting.items()))
     origin = f"{option.recipe.name} with {knobs}" if knobs else option.recipe.name
     with foreign_code(f"the recipe of {option.recipe.name}", RecipeError):

@@ -7,6 +7,7 @@ recorded the moment it exists.
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count
 
 from kmem.host.syntax import parse_python
@@ -50,17 +51,18 @@ class Measurer:
         self._announce = announce
         self._session = session
         self._sources: set[str] = set()
+        self._expected: set[str] = set()  # hashes of what was handed to the compilers
 
     def expect(self, candidates: Sequence[Candidate]) -> None:
         """Have candidates compiled that will be measured, in about this order."""
-        sources = self._sources
-        self._evaluator.expect(
-            [
-                candidate.kernel
-                for candidate in candidates
-                if normalised_source_hash(candidate.kernel.source) not in sources
-            ]
-        )
+        kernels = [
+            candidate.kernel
+            for candidate in candidates
+            if candidate.kernel.hash not in self._expected
+            and normalised_source_hash(candidate.kernel.source) not in self._sources
+        ]
+        self._expected.update(kernel.hash for kernel in kernels)
+        self._evaluator.expect(kernels)
 
     def measure(
         self,
@@ -211,6 +213,7 @@ def _is_faster(attempt: Attempt, baseline: Baseline | None) -> bool:
     return baseline is None or attempt.measurement.latency_ms < baseline.timing.latency_ms
 
 
+@lru_cache(maxsize=256)
 def normalised_source_hash(source: str) -> str:
     """A hash over the syntax tree: comments, blank lines and formatting make no new candidate.
 

@@ -113,7 +113,11 @@ def _split(graph: OpGraph, costs: Mapping[str, float], run: _Run, path: str) -> 
     parts: list[tuple[_Run, str | None]] = []
     for place in range(run.start, run.end):
         child = _child(graph.nodes[place].module, path)
-        if parts and parts[-1][1] == child and child is not None:
+        if (
+            parts
+            and parts[-1][1] == child
+            and (child is not None or _goes_on(graph, costs, parts[-1][0], place))
+        ):
             parts[-1] = (_Run(parts[-1][0].start, place + 1), child)
         else:
             parts.append((_Run(place, place + 1), child))
@@ -124,6 +128,12 @@ def _split(graph: OpGraph, costs: Mapping[str, float], run: _Run, path: str) -> 
         inner = [part] if child is None else _split(graph, costs, part, child)
         found.append(inner)
     return _joined(graph, costs, found)
+
+
+def _goes_on(graph: OpGraph, costs: Mapping[str, float], run: _Run, place: int) -> bool:
+    """Whether a node joins those before it in the same forward: heavy ones are fused, too."""
+    is_busy = any(map(is_heavy, graph.nodes[run.start : run.end]))
+    return is_busy and _fits(graph, costs, run, _Run(place, place + 1))
 
 
 def _child(module: str, path: str) -> str | None:

@@ -14,6 +14,7 @@ from kmem.problem.graph import Arg, Node, OpGraph, Ref
 from kmem.problem.operators.table import find_operator
 from kmem.records import TensorSpec
 from kmem.whole.graphs.drawing import is_random
+from kmem.whole.graphs.pairing import in_pairs
 
 _DROPOUTS = tuple(
     f"aten.{name}.default"
@@ -22,10 +23,13 @@ _DROPOUTS = tuple(
 
 
 def tidied(graph: OpGraph) -> OpGraph:
-    """The graph without assertions, values that nothing reads, and needless work in place."""
+    """The graph without assertions, values that nothing reads, and needless work in place.
+
+    Sums of products of many values are products of two.
+    """
     nodes = [node for node in graph.nodes if "_assert_" not in node.target]
     graph = _without_dead(_without_idle_dropout(replace(graph, nodes=tuple(nodes))))
-    return _counts_last(_without_dead(_out_of_place(graph)))
+    return in_pairs(_counts_last(_without_dead(_out_of_place(graph))))
 
 
 def _without_idle_dropout(graph: OpGraph) -> OpGraph:

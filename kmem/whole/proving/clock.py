@@ -32,29 +32,31 @@ _WARM_UP = 5
 #: binomial distribution of 25 coins.
 _LOW, _HIGH = 7, 17
 EAGER = "eager"
-#: Modes of torch.compile by the names of baselines.
-_COMPILED = {"compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
+#: The compiled ways to run a model: modes of torch.compile by the names of baselines.
+COMPILED = {"compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
 #: Those that are chosen by timing, and so are compiled with the GPU for themselves.
 _TUNED = ("max_autotune",)
 #: What names of ways that are launched as one CUDA graph end in.
 GRAPH = "_graph"
-#: Seconds for all compiled ways together; what is not ready by then is left out, and said.
-_BASELINES_S = 200.0
+#: The most seconds for all compiled ways of a model together.
+LONGEST_COMPILE_S = 200.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is to be timed.
 
-    `baselines` asks for every other way to run the model; `against` names ways that the composed
-    model is timed in pairs with, besides eager; `without` names pieces. With `backward` a call goes
-    on to the gradients of the parameters.
+    `baselines` names other ways to run the model; `against` ways that the composed model is timed
+    in pairs with, besides eager; `without` names pieces. With `backward` a call goes on to the
+    gradients of the parameters. `compile_s` is for all compiled ways together, in seconds; what is
+    not ready by then is left out, and said.
     """
 
-    baselines: bool = False
+    baselines: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     backward: bool = False
+    compile_s: float = LONGEST_COMPILE_S
 
 
 class Clock:
@@ -123,6 +125,7 @@ class _Timing:
         self.peaks: dict[str, int] = {}
         self.times: dict[str, float] = {}
         self.missing: dict[str, str] = {}
+        self.until = 0.0  # when compiled ways are to be ready
 
         def call() -> object:
             return built.module(*built.args, **built.kwargs)
@@ -130,17 +133,18 @@ class _Timing:
         self.call = training_step(built) if backward else call
 
     def find(self, wanted: Wanted) -> dict[str, Any]:
+        self.until = time.monotonic() + wanted.compile_s
         eager_graph = self._noted(EAGER, self.call)
         gains: dict[str, tuple[float, float]] = {}
         with self._bound(None) as ours:
             ours_graph = self._noted("composed", ours) if self.composed.kernels else None
             if self.composed.kernels:
                 gains |= self._gains(EAGER, (self.call, eager_graph), (ours, ours_graph))
-            if wanted.baselines:
-                for _ in self._compiled(tuple(_COMPILED)):
-                    pass
-            names = tuple({name.removesuffix(GRAPH) for name in wanted.against} & _COMPILED.keys())
-            for name, other, graph in self._compiled(names):
+            for _ in self._compiled(wanted.baselines):
+                pass
+            names = dict.fromkeys(name.removesuffix(GRAPH) for name in wanted.against)
+            named = tuple(name for name in names if name in COMPILED)
+            for name, other, graph in self._compiled(named):
                 gains |= self._gains(name, (other, graph), (ours, ours_graph))
             without = {name: self._without(name, (ours, ours_graph)) for name in wanted.without}
         eager = gains.get(EAGER, (None, None))
@@ -179,15 +183,14 @@ class _Timing:
     def _compiled(self, names: Sequence[str]) -> Iterator[tuple[str, Call, Call | None]]:
         """Compiled ways one after another, each with its graph; what fails is left out."""
         original = self.module.forward
-        until = time.monotonic() + _BASELINES_S
         for name in names:
             try:
-                with deadline(max(1.0, until - time.monotonic())):
-                    compiled = self.clock.compile(original, _COMPILED[name])
+                with deadline(max(1.0, self.until - time.monotonic())):
+                    compiled = self.clock.compile(original, COMPILED[name])
                     call = _with_forward(self.module, compiled, self.call)
                     graph = self._noted(name, call)
             except DeadlinePassed:
-                self.missing[name] = f"it was not ready within {_BASELINES_S:g} s"
+                self.missing[name] = "it was not ready in time"
                 continue
             except Exception as ex:  # noqa: BLE001 - compilers raise anything
                 self.missing[name] = first_line(ex)

@@ -11,9 +11,10 @@ anew.
   the operators that its kernel replaces, which proves all that is around the kernels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from kmem.whole.graphs.capture import Captured, build_real, capture
 from kmem.whole.graphs.drawing import undrawable
 from kmem.whole.graphs.source import Built, read_source
 from kmem.whole.process import answer, ask
-from kmem.whole.proving.clock import EAGER, GRAPH, Wanted, is_graph, time_whole
+from kmem.whole.proving.clock import EAGER, GRAPH, LONGEST_COMPILE_S, Wanted, is_graph, time_whole
 from kmem.whole.proving.oracle import (
     call,
     copied,
@@ -48,6 +49,8 @@ _MODULE = "kmem.whole.proving.proof"
 #: Elements made by all nodes of a forward up to which the interpreter ends in about a minute.
 MOST_INTERPRETED = 200_000
 LONGEST_PROOF_S = 900.0
+#: Fields of a question that JSON makes lists of.
+_LISTS = ("inputs", "baselines", "against", "without")
 _WHY_NOT_TRACED = "what Python keeps or draws is fixed in it; keep it in buffers"
 
 
@@ -62,11 +65,12 @@ class Question:
     directory: str
     seed: int
     time: bool  # needs a GPU
-    baselines: bool = False  # with the model's compiled forms
+    baselines: tuple[str, ...] = ()  # compiled forms of the model that are timed, too
     against: tuple[str, ...] = ()  # ways that the composed model is timed in pairs with
     without: tuple[str, ...] = ()  # pieces that it is timed with and without
     draws: int = 3  # of inputs that the whole is compared on
     backward: bool = False  # gradients of parameters too
+    compile_s: float = LONGEST_COMPILE_S  # for compiled forms, then they are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +125,21 @@ class Proof:
         return not self.gains or any(each is not None and each[2] > 1 for each in found)
 
 
-def prove(question: Question, *, gpu: bool, timeout_s: float = LONGEST_PROOF_S) -> Proof:
-    """Ask in a process of its own; a crash or a timeout is a proof that failed."""
+def prove(
+    question: Question,
+    *,
+    gpu: bool,
+    timeout_s: float = LONGEST_PROOF_S,
+    on_begun: Callable[[Popen[str]], None] | None = None,
+) -> Proof:
+    """Ask in a process of its own; a crash or a timeout is a proof that failed.
+
+    Args:
+        on_begun: given the process, which another thread may end.
+    """
+    asked = asdict(question)
     try:
-        return Proof(**ask(_MODULE, asdict(question), gpu=gpu, timeout_s=timeout_s))
+        return Proof(**ask(_MODULE, asked, gpu=gpu, timeout_s=timeout_s, on_begun=on_begun))
     except ExecutorError as ex:
         return Proof(False, "", str(ex))
 
@@ -160,7 +175,11 @@ def find_proof(question: Question) -> Proof:
         times: dict[str, Any] = {}
         if question.time and device == "cuda":
             wanted = Wanted(
-                question.baselines, question.against, question.without, question.backward
+                question.baselines,
+                question.against,
+                question.without,
+                question.backward,
+                question.compile_s,
             )
             times = time_whole(built, composed, wanted)
     return Proof(True, how, "", error, eager_error, **times)
@@ -263,7 +282,7 @@ def _has_cudnn_work(captured: Captured) -> bool:
 
 
 def _answer(asked: dict[str, Any]) -> dict[str, Any]:
-    lists = {name: tuple(asked[name]) for name in ("inputs", "against", "without")}
+    lists = {name: tuple(asked[name]) for name in _LISTS}
     return asdict(find_proof(Question(**{**asked, **lists})))
 
 

@@ -1,0 +1,140 @@
+"""A model is held to itself and timed beside its first pieces, and the rest in the end."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from test_whole_composed import state_of
+
+from kmem.errors import ExecutorError, ProblemError
+from kmem.run.directory import RunDirectory
+from kmem.whole import beginning as beginning_module
+from kmem.whole import holding
+from kmem.whole.beginning import Beginning
+from kmem.whole.optimizing import _minutes_for
+from kmem.whole.process import ask
+from kmem.whole.proof import Proof, Question
+from kmem.whole.state import ModelState, PieceState, PieceStatus
+
+ASKED = Question("m.py", (), None, "match", "composed", 0, time=True)
+OWN = Proof(True, "kernels on the GPU", error=1e-6, eager_ms=4.0, baselines_ms={"eager_graph": 3.0})
+WAY = Proof(True, "kernels on the GPU", eager_ms=4.1, baselines_ms={"compile": 2.0})
+LAST = Proof(True, "kernels on the GPU", eager_ms=4.2, baselines_ms={"max_autotune": 1.5})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
+    """What the GPU was asked; it answers at once."""
+    heard: list[Question] = []
+
+    def prove(question: Question, *, gpu: bool, timeout_s: float, on_begun: object = None) -> Proof:
+        heard.append(question)
+        ways = (*question.baselines, *question.against)
+        if "max_autotune" in ways:
+            return LAST
+        return WAY if ways else OWN
+
+    for module in (beginning_module, holding):
+        monkeypatch.setattr(module, "prove", prove)
+        monkeypatch.setattr(module, "question_about", lambda *about: ASKED)
+    return heard
+
+
+def model_in(directory: Path) -> SimpleNamespace:
+    return SimpleNamespace(
+        say=lambda text: None, present=True, root=directory, directory=RunDirectory(directory)
+    )
+
+
+def dropped(state: ModelState) -> ModelState:
+    pieces = (replace(piece, status=PieceStatus.DROPPED) for piece in state.pieces)
+    return replace(state, pieces=tuple(pieces))
+
+
+def test_what_is_known_of_a_model_comes_beside_its_pieces(
+    asked: list[Question], tmp_path: Path
+) -> None:
+    state = state_of(tmp_path)
+    with Beginning(model_in(tmp_path), state, 5.0) as begun:
+        first = begun.settle(state, wait=True)
+        state = begun.wait(first)
+    assert Proof(**json.loads(first.beginning)).error == OWN.error
+    found = Proof(**json.loads(state.beginning))
+    assert (found.eager_ms, found.best) == (4.0, ("compile", "eager_graph"))
+    assert [(each.draws, each.baselines) for each in asked] == [(1, ()), (0, ("compile",))]
+    with Beginning(model_in(tmp_path), state, 5.0) as begun:  # taken up again: nothing is asked
+        assert begun.wait(state) == state
+    assert len(asked) == 2
+
+
+def test_a_model_in_which_no_kernel_can_be_proved_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(beginning_module, "question_about", lambda *about: ASKED)
+    monkeypatch.setattr(
+        beginning_module, "prove", lambda *asked, **how: Proof(False, "", "it draws")
+    )
+    state = state_of(tmp_path)
+    with (
+        pytest.raises(ProblemError, match=r"No kernel could be proved in M: it draws"),
+        Beginning(model_in(tmp_path), state, 0.0) as begun,
+    ):
+        begun.settle(state, wait=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "left", "against", "baselines"),
+    [
+        (lambda state: state, None, ("compile", "eager_graph", "max_autotune"), ()),
+        (dropped, None, (), ("max_autotune",)),  # it runs as it is, and that is timed
+        (dropped, 30.0, None, None),  # no time for that
+    ],
+)
+def test_what_is_chosen_by_timing_is_timed_in_the_end(
+    change: Callable[[ModelState], ModelState],
+    left: float | None,
+    against: tuple[str, ...] | None,
+    baselines: tuple[str, ...] | None,
+    asked: list[Question],
+    tmp_path: Path,
+) -> None:
+    known = holding.with_baselines(OWN, WAY)
+    state = replace(change(state_of(tmp_path)), beginning=json.dumps(asdict(known)))
+    if left is not None:
+        state = replace(state, settings=replace(state.settings, within=left / 60))
+    ended = holding.prove_whole(model_in(tmp_path), state)
+    assert [(each.against, each.baselines) for each in asked] == (
+        [] if against is None else [(against, baselines)]
+    )
+    told = Proof(**json.loads(ended.proof or ended.beginning))
+    assert ("max_autotune" in told.baselines_ms) == bool(asked)
+    assert told.baselines_ms["compile"] == 2.0
+
+
+def test_pieces_share_the_minutes_by_what_they_may_save(tmp_path: Path) -> None:
+    state = state_of(tmp_path)
+    pieces = tuple(
+        PieceState(name, name, (), calls, 1.0, 0.01, ())
+        for name, calls in (("large", 6), ("small", 3), ("least", 1))
+    )
+    state = replace(state, pieces=pieces)
+    most = state.settings.piece.budget.minutes
+    given = [_minutes_for(state, piece, 2.5) for piece in pieces]
+    assert given == pytest.approx([1.5, 0.75, 0.7])  # of little enough for one kernel
+    assert _minutes_for(state, pieces[0], 1000.0) == most
+    assert _minutes_for(state, pieces[0], 0.5) == 0.5
+
+
+def test_a_question_ends_with_who_asked() -> None:
+    with pytest.raises(ExecutorError, match="ended with"):
+        ask(
+            "kmem.whole.proof",
+            {},
+            gpu=False,
+            timeout_s=60.0,
+            on_begun=lambda process: threading.Timer(0.1, process.kill).start(),
+        )
