@@ -69,7 +69,7 @@ FLOORS_WITHIN = {
         ("accounting", "composing"),
         ("proving",),
         ("holding", "report", "result"),
-        ("trying",),
+        ("beginning", "trying"),
         ("optimizing",),
         ("at_shapes",),
     ),

@@ -17,7 +17,7 @@ from kmem.whole import holding
 from kmem.whole.beginning import Beginning
 from kmem.whole.optimizing import _minutes_for
 from kmem.whole.process import ask
-from kmem.whole.proof import Proof, Question
+from kmem.whole.proving.proof import Proof, Question
 from kmem.whole.state import ModelState, PieceState, PieceStatus
 
 ASKED = Question("m.py", (), None, "match", "composed", 0, time=True)
@@ -132,7 +132,7 @@ def test_pieces_share_the_minutes_by_what_they_may_save(tmp_path: Path) -> None:
 def test_a_question_ends_with_who_asked() -> None:
     with pytest.raises(ExecutorError, match="ended with"):
         ask(
-            "kmem.whole.proof",
+            "kmem.whole.proving.proof",
             {},
             gpu=False,
             timeout_s=60.0,

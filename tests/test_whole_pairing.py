@@ -6,7 +6,7 @@ import torch
 from kmem.problem.evaluate import evaluate_graph
 from kmem.problem.vendor import copied_bytes
 from kmem.testing import trace_source
-from kmem.whole.pairing import in_pairs
+from kmem.whole.graphs.pairing import in_pairs
 
 SOURCE = """
 import torch

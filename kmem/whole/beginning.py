@@ -14,7 +14,7 @@ from types import TracebackType
 
 from kmem.errors import ProblemError
 from kmem.whole.holding import OpenModel, question_about, with_baselines
-from kmem.whole.proof import Proof, Question, prove
+from kmem.whole.proving.proof import Proof, Question, prove
 from kmem.whole.state import ModelState
 
 #: For each of the two questions, in seconds.
