@@ -75,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # of all tests again, and every process that a test starts compiles kmem again
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    gc.set_threshold(50_000)  # as in kmem/cli: Python's own 700 took a fifteenth of the time
     if config.option.markexpr != "gpu":  # there the judge's own kernels run as for users
         # read when triton is first imported; tests that compile do so in a subprocess without it
         os.environ["TRITON_INTERPRET"] = "1"
