@@ -4,6 +4,7 @@ Every test has a home of its own. Kernels run in Triton's interpreter (but with 
 GPU is used unless a test is marked for one.
 """
 
+import atexit
 import functools
 import gc
 import os
@@ -92,10 +93,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # what ends with the interpreter can be collected again
+        # what ends with the interpreter can be collected again; before, pytest collects five times
+        atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves tests out
