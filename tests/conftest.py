@@ -93,6 +93,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
         # a run starts a compiler for each core, which imports torch for a handful of kernels
         os.environ.setdefault("KMEM_CORES", "1")
+        # Inductor would compile five programs to see which vectors this CPU has: it writes loops
+        os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 
 @pytest.hookimpl(wrapper=True)
