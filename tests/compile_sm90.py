@@ -28,6 +28,7 @@ from triton.runtime import JITFunction
 from kmem.host.imitated_device import ImitatedDevice
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import execute_problem, load_problem
+from kmem.profile.compile.sass import disassemble
 from kmem.profile.compile.target_driver import tool_paths, use_compile_only_driver
 from kmem.records import Contract, Precision
 from kmem.skills import load_recipe, load_skill
@@ -173,8 +174,7 @@ def compile_site(graph: OpGraph, skill: str, precision: str, settings: dict) -> 
 
 def _describe(kernel, question: Mapping) -> dict:  # noqa: ANN001 - what Triton's warmup returns
     told = {"name": kernel.metadata.name}
-    told |= {stage: _text(kernel, stage) for stage in question["stages"]}
-    return told | _read_binary(kernel) if question["read_binaries"] else told
+    return told | {stage: _text(kernel, stage) for stage in question["stages"]}
 
 
 def _text(kernel, stage: str) -> object:  # noqa: ANN001 - what Triton's warmup returns
@@ -197,22 +197,31 @@ def _on_meta(spec) -> torch.Tensor:  # noqa: ANN001 - a TensorSpec
     return torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device="meta")
 
 
-def _read_binary(kernel) -> dict:  # noqa: ANN001 - what Triton's warmup returns
+def _read_binaries(kernels: Sequence) -> list[dict]:
+    """What the binaries hold of kernels that Triton's warmup returned."""
+    if not kernels:
+        return []
     cuobjdump, nvdisasm = tool_paths()
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        usage = _output(cuobjdump, "-res-usage", file.name)
-        sass = _output(nvdisasm, "-c", "-ndf", file.name)
-    return {
-        "stack": int(re.search(r"STACK:(\d+)", usage)[1]),
-        "local": int(re.search(r"LOCAL:(\d+)", usage)[1]),
-        "registers": int(re.search(r"REG:(\d+)", usage)[1]),
-        "shared": kernel.metadata.shared,
-        "hgmma": sass.count("HGMMA"),
-        "async_copies": sass.count("LDGSTS"),
-        "wide_loads": len(re.findall(r"LDG\.E\S*\.128", sass)),
-    }
+    cubins = [kernel.asm["cubin"] for kernel in kernels]
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "kernels"
+        listings = disassemble(cubins, 90, nvdisasm, file)
+        usages = []
+        for cubin in cubins:
+            file.write_bytes(cubin)
+            usages.append(_output(cuobjdump, "-res-usage", str(file)))
+    return [
+        {
+            "stack": int(re.search(r"STACK:(\d+)", usage)[1]),
+            "local": int(re.search(r"LOCAL:(\d+)", usage)[1]),
+            "registers": int(re.search(r"REG:(\d+)", usage)[1]),
+            "shared": kernel.metadata.shared,
+            "hgmma": sass.count("HGMMA"),
+            "async_copies": sass.count("LDGSTS"),
+            "wide_loads": len(re.findall(r"LDG\.E\S*\.128", sass)),
+        }
+        for kernel, usage, sass in zip(kernels, usages, listings, strict=True)
+    ]
 
 
 def _output(*command: str) -> str:
@@ -237,13 +246,17 @@ def _in_float64(value: torch.Tensor) -> torch.Tensor:
 def _answer(question: Mapping) -> object:
     if "examples" in question:
         return {file: compile_example(file) for file in question["examples"]}
-    found = []
+    found, every = [], []
     for skill, source, precision, settings in question["jobs"]:
         _, graph = trace_source(source, Precision(precision))
         is_enough = tuple(question["stages"]) == FIRST_STAGE and not question["read_binaries"]
         with first_stage_alone() if is_enough else nullcontext():
             kernels = compile_site(graph, skill, precision, settings)
         found.append([_describe(kernel, question) for kernel in kernels])
+        every += kernels
+    if question["read_binaries"]:
+        told = iter(_read_binaries(every))
+        found = [[{**kernel, **next(told)} for kernel in kernels] for kernels in found]
     return found
 
 

@@ -4,6 +4,7 @@ Every test has a home of its own. Kernels run in Triton's interpreter (but with 
 GPU is used unless a test is marked for one.
 """
 
+import atexit
 import functools
 import gc
 import os
@@ -26,44 +27,55 @@ settings.load_profile("kmem")
 #: The files that take longest, in that order. They are begun first, so that no worker of
 #: pytest-xdist is left with one when the others are done.
 LONG_FILES = (
-    "test_newcomer.py",
     "test_corpus.py",
-    "test_profile_compile.py",
-    "test_recipe_rowwise_kernels.py",
-    "test_ports.py",
+    "test_newcomer.py",
     "test_cli_optimize.py",
-    "test_recipe_conv_transpose.py",
     "test_llm_run.py",
+    "test_ports.py",
+    "test_whole_composed.py",
+    "test_recipe_rowwise_kernels.py",
+    "test_ui_browser.py",
     "test_rewrites.py",
     "test_widening.py",
-    "test_moves.py",
-    "test_ui_browser.py",
-    "test_recipe_matmul.py",
-    "test_away.py",
-    "test_recipe_convolution.py",
+    "test_deploy_backend.py",
     "test_guide.py",
+    "test_bench.py",
     "test_real_campaign.py",
-    "test_whole_composed.py",
     "test_api.py",
     "test_run_rewritten.py",
-    "test_landscape.py",
-    "test_bench.py",
-    "test_deploy_backend.py",
-    "test_recipe_attention.py",
-    "test_layout.py",
-    "test_estimator.py",
-    "test_whole_models.py",
-    "test_recipe_accuracy.py",
-    "test_recording_elsewhere.py",
-    "test_optimize_away.py",
+    "test_profile_compile.py",
     "test_user_test.py",
+    "test_recipe_attention.py",
+    "test_recipe_conv_transpose.py",
+    "test_recording_elsewhere.py",
+    "test_recipe_convolution.py",
     "test_campaign.py",
-    "test_recipe_vendor_tails.py",
+    "test_recipe_matmul.py",
     "test_judge_cli.py",
-    "test_recipe_pooling.py",
+    "test_providers.py",
+    "test_estimator.py",
+    "test_landscape.py",
+    "test_recipe_accuracy.py",
+    "test_whole_models.py",
+    "test_optimize_away.py",
+    "test_away.py",
+    "test_problems.py",
+    "test_recipe_vendor_tails.py",
     "test_waiting_programs.py",
+    "test_recipe_pooling.py",
     "test_recipe_scan.py",
-    "test_prompts.py",
+    "test_recipe_depthwise.py",
+    "test_recipe_losses.py",
+    "test_moves.py",
+    "test_recipe_vendor_conv.py",
+    "test_compiled_is_proved.py",
+    "test_staged_weights.py",
+    "test_given_kernel.py",
+    "test_labelled_profiles.py",
+    "test_whole_pieces.py",
+    "test_ablate.py",
+    "test_plugins.py",
+    "test_worker.py",
 )
 #: So many cases of a parametrised test count for coverage.
 TRACED_CASES = 3
@@ -75,11 +87,14 @@ def pytest_configure(config: pytest.Config) -> None:
     # of all tests again, and every process that a test starts compiles kmem again
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    gc.set_threshold(50_000)  # as in kmem/cli: Python's own 700 took a fifteenth of the time
     if config.option.markexpr != "gpu":  # there the judge's own kernels run as for users
         # read when triton is first imported; tests that compile do so in a subprocess without it
         os.environ["TRITON_INTERPRET"] = "1"
         # a run starts a compiler for each core, which imports torch for a handful of kernels
         os.environ.setdefault("KMEM_CORES", "1")
+        # Inductor would compile five programs to see which vectors this CPU has: it writes loops
+        os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -91,10 +106,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # what ends with the interpreter can be collected again
+        # what ends with the interpreter can be collected again; before, pytest collects five times
+        atexit.register(gc.unfreeze)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves tests out

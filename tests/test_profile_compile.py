@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,8 @@ from kmem.profile.compile.pool import (
     default_cache_dir,
 )
 from kmem.profile.compile.report import CompileReport, CompileStatus
+from kmem.profile.compile.sass import disassemble
+from kmem.profile.compile.target_driver import tool_paths
 from kmem.profile.compile.ttir import list_products
 from kmem.records import Contract, Kernel, Precision, Problem
 
@@ -114,6 +117,22 @@ def test_what_is_launched_at_the_first_call_alone_is_compiled_and_not_counted(
     assert report.first_kernels == reports[0].first_kernels == ("exponential",)
     assert [launch.name for launch in report.launches] == ["aten.addmm.default"]
     assert report.ptx_hash == reports[0].ptx_hash
+
+
+def test_kernels_disassembled_together_read_as_each_does_alone(
+    reports: list[CompileReport], cache: Path, tmp_path: Path
+) -> None:
+    cubins = [file.read_bytes() for file in sorted(cache.rglob("*.cubin"))]
+    assert len({*cubins}) > 1
+    file, (_, nvdisasm) = tmp_path / "code", tool_paths()
+    for cubin, listing in zip(cubins, disassemble(cubins, 90, nvdisasm, file), strict=True):
+        file.write_bytes(cubin)
+        command = [nvdisasm, "-c", "-ndf", str(file)]
+        alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found, expected = (
+            re.findall(r"\*/ +(@\S+ +)?([A-Z]\S*)", text) for text in (listing, alone)
+        )
+        assert found == expected and ("", "EXIT") in found
 
 
 def test_a_part_of_a_tensor_lies_nowhere_too_and_keeps_how_it_divides(

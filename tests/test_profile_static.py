@@ -22,24 +22,21 @@ from kmem.records import Bound, Contract, Kernel, Launch, Problem, Profile
 
 H200 = named_target("h200")
 
-# The format of nvdisasm -c 13.0 for sm_90a: labels at the margin, one instruction a line.
+# The format of nvdisasm -b SM90a 13.0: one instruction a line, branches to addresses.
 LISTING = """
-.text.k:
         /*0000*/                   LDC R1, c[0x0][0x28] ;
         /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;
         /*0020*/                   MUFU.EX2 R5, R4 ;
-.L_x_0:
         /*0030*/                   LDGSTS.E.BYPASS.128 [R4+0x800], desc[UR6][R12.64+0x40] ;
         /*0040*/                   HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24 ;
         /*0050*/                   HMMA.1688.F32.TF32 R8, R4, R2, R8 ;
         /*0060*/                   FFMA R0, R1, R2, R3 ;
         /*0070*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
-        /*0080*/               @P1 BRA `(.L_x_0) ;
+        /*0080*/               @P1 BRA 0x30 ;
         /*0090*/                   STL [R1], R3 ;
         /*00a0*/                   STG.E.U16 desc[UR4][R2.64], R4 ;
         /*00b0*/                   EXIT ;
-.L_x_1:
-        /*00c0*/                   BRA `(.L_x_1);
+        /*00c0*/                   BRA 0xc0;
         /*00d0*/                   NOP;
 """
 

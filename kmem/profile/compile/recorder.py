@@ -21,7 +21,7 @@ from triton.runtime.jit import JITFunction
 
 from kmem.host.kernel_identity import describe_globals, describe_value, identify_function
 from kmem.host.own_operators import own_body
-from kmem.profile.compile.sass import read_instructions, read_resources
+from kmem.profile.compile.sass import count_instructions, disassemble, read_resources
 from kmem.profile.compile.target_driver import tool_paths
 from kmem.profile.compile.ttir import count_program_work, list_products
 from kmem.profile.vendor import vendor_share
@@ -33,8 +33,8 @@ _reshape_alias as_strided t transpose permute expand slice select unsqueeze sque
 split_with_sizes chunk unbind lift_fresh is_pinned sym_size sym_stride sym_numel narrow unfold
 """
 _FREE_OPERATORS = frozenset(f"aten.{name}" for name in _FREE.split())
-#: What was read out of binaries, by their digest. The disassembler takes a third of a second to
-#: start, and a verdict compiles again what was compiled for the estimate.
+#: What was read out of binaries, by their digest: a verdict compiles again what was compiled for
+#: the estimate.
 _figures: dict[str, dict[str, float]] = {}
 
 
@@ -43,15 +43,16 @@ class Recorder:
 
     Args:
         directory: where binaries are put for the disassembler.
-        read_binaries: whether to disassemble them; what was read is kept by binary, also for the
-            problems that this process is set up for later.
+        capability: what the kernels are compiled for: 90.
     """
 
-    def __init__(self, directory: Path, *, read_binaries: bool) -> None:
+    def __init__(self, directory: Path, capability: int) -> None:
         self.launches: list[dict[str, Any]] = []
+        # what Triton compiled, and the metrics of its launch
+        self._compiled: list[tuple[Any, dict[str, float]]] = []
         self._digest = hashlib.sha256()
         self._directory = directory
-        self._read_binaries = read_binaries
+        self._capability = capability
 
     @property
     def ptx_hash(self) -> str:
@@ -61,6 +62,7 @@ class Recorder:
     def begin(self) -> None:
         """Forget the launches of the forward before."""
         self.launches = []
+        self._compiled = []
         self._digest = hashlib.sha256()
 
     def add_vendor(self, operator: str, metrics: dict[str, float], scalars: list[str]) -> None:
@@ -73,15 +75,17 @@ class Recorder:
     ) -> None:
         """Add one launch of a kernel that Triton compiled."""
         warps = kernel.metadata.num_warps
-        metrics = self._read_kernel(kernel) if self._read_binaries else {}
-        metrics["static__shared_bytes_per_block"] = float(kernel.metadata.shared)
-        metrics["static__argument_bytes"] = float(_argument_bytes(arguments))
-        metrics["static__num_warps"] = float(warps)
-        metrics["static__num_stages"] = float(kernel.metadata.num_stages)
+        metrics = {
+            "static__shared_bytes_per_block": float(kernel.metadata.shared),
+            "static__argument_bytes": float(_argument_bytes(arguments)),
+            "static__num_warps": float(warps),
+            "static__num_stages": float(kernel.metadata.num_stages),
+        }
         for parameter in function.params:
             value = arguments.get(parameter.name)
             if parameter.is_constexpr and isinstance(value, int | float):
                 metrics[f"constexpr__{parameter.name}"] = float(value)
+        self._compiled.append((kernel, metrics))
         given = {name: describe_value(value) for name, value in arguments.items()}
         read = describe_globals(function.fn)
         launch = {
@@ -106,22 +110,36 @@ class Recorder:
             ).encode()
         )
 
-    def _read_kernel(self, kernel: Any) -> dict[str, float]:
-        return {**self._disassemble(kernel), **count_program_work(kernel.asm["ttir"])}
+    def read_binaries(self) -> None:
+        """Add to launches what their binaries hold: one disassembler reads those of all of them.
 
-    def _disassemble(self, kernel: Any) -> dict[str, float]:
-        cubin = kernel.asm["cubin"]
-        key = hashlib.sha256(cubin).hexdigest()
-        if key not in _figures:
+        What was read is kept by binary, also for the problems that this process is set up for
+        later.
+
+        Raises:
+            ProfilerError: if a tool fails.
+        """
+        cubins = [kernel.asm["cubin"] for kernel, _ in self._compiled]
+        digests = [hashlib.sha256(cubin).hexdigest() for cubin in cubins]
+        new = {
+            digest: cubin
+            for digest, cubin in zip(digests, cubins, strict=True)
+            if digest not in _figures
+        }
+        if new:
             cuobjdump, nvdisasm = tool_paths()
-            file = self._directory / f"kernel_{os.getpid()}.cubin"
-            file.write_bytes(cubin)
-            _figures[key] = {
-                **read_resources(file, cuobjdump),
-                **read_instructions(file, nvdisasm),
-            }
-            file.unlink()
-        return _figures[key]
+            file = self._directory / f"kernels_{os.getpid()}"
+            listings = disassemble(list(new.values()), self._capability, nvdisasm, file)
+            for (digest, cubin), listing in zip(new.items(), listings, strict=True):
+                file.write_bytes(cubin)
+                _figures[digest] = {
+                    **read_resources(file, cuobjdump),
+                    **count_instructions(listing),
+                }
+                file.unlink()
+        for digest, (kernel, metrics) in zip(digests, self._compiled, strict=True):
+            metrics.update(_figures[digest])
+            metrics.update(count_program_work(kernel.asm["ttir"]))
 
 
 class VendorOperators(TorchDispatchMode):

@@ -7,9 +7,12 @@ loops; how often a loop runs is not in the binary (estimate.py infers it from th
 
 import math
 import re
+import struct
 import subprocess
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from kmem.errors import ProfilerError
@@ -18,8 +21,7 @@ _INSTRUCTION = re.compile(
     r"/\*(?P<address>[0-9a-f]{4,})\*/\s+(?P<guard>@!?U?P\w+\s+)?"
     r"(?P<opcode>[A-Z][A-Z0-9_]*)(?P<rest>[^;]*);"
 )
-_LABEL = re.compile(r"^\s*(\.L_\w+):")
-_TARGET = re.compile(r"`\((\.L_\w+)\)")
+_TARGET = re.compile(r"\b0x([0-9a-f]+)\s*$")
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
 _HMMA_SHAPES = {
     "16816": (16, 8, 16),
@@ -65,14 +67,54 @@ def read_resources(cubin: Path, cuobjdump: str) -> Mapping[str, float]:
     }
 
 
-def read_instructions(cubin: Path, nvdisasm: str) -> Mapping[str, float]:
-    """Instruction mix of a cubin; see `count_instructions`.
+def disassemble(cubins: Sequence[bytes], capability: int, nvdisasm: str, file: Path) -> list[str]:
+    """The listing of each kernel, one line an instruction; addresses go on from kernel to kernel.
+
+    The disassembler takes a quarter of a second to start, so it is started once: the code of all
+    kernels lies end to end in one file.
+
+    Args:
+        capability: of the target, as Triton has it: 90.
+        file: where the code may be put; it is gone afterwards.
 
     Raises:
         ProfilerError: if nvdisasm fails.
     """
-    # -ndf: no analysis of data flow, a quarter of its time; the listing is the same
-    return count_instructions(_run_tool([nvdisasm, "-c", "-ndf", str(cubin)]))
+    codes = [_machine_code(cubin) for cubin in cubins]
+    file.write_bytes(b"".join(codes))
+    # from 90 on Triton compiles for the variant that has all instructions
+    arch = f"SM{capability}{'a' if capability >= 90 else ''}"
+    try:
+        # -ndf: no analysis of data flow, a quarter of its time; the listing is the same
+        listing = _run_tool([nvdisasm, "-b", arch, "-ndf", str(file)])
+    finally:
+        file.unlink()
+    ends = list(accumulate(map(len, codes)))
+    kernels: list[list[str]] = [[] for _ in codes]
+    for line in listing.splitlines():
+        if instruction := _INSTRUCTION.search(line):
+            kernels[bisect_right(ends, int(instruction["address"], 16))].append(line)
+    return ["\n".join(lines) for lines in kernels]
+
+
+def _machine_code(cubin: bytes) -> bytes:
+    """The sections .text.* of an ELF file of 64 bits.
+
+    Source: the System V ABI, chapter 4: header, section headers, string table.
+    """
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count = struct.unpack_from("<HH", cubin, 0x3A)
+    (names_at,) = struct.unpack_from("<H", cubin, 0x3E)
+    # of each section: where its name is among the names, where it lies, and how long it is
+    sections = [
+        struct.unpack_from("<I20xQQ", cubin, table + size * number) for number in range(count)
+    ]
+    names = sections[names_at][1]
+    return b"".join(
+        cubin[start : start + length]
+        for name, start, length in sections
+        if cubin.startswith(b".text.", names + name)
+    )
 
 
 def _run_tool(argv: list[str]) -> str:
@@ -86,7 +128,7 @@ def _run_tool(argv: list[str]) -> str:
 
 
 def count_instructions(listing: str) -> Mapping[str, float]:
-    """Count a disassembly by kind, per thread (per warp for tensor-core FLOPs).
+    """Count a kernel's disassembly by kind, per thread (per warp for tensor-core FLOPs).
 
     Kinds: instructions, predicated, global_load_bytes, global_store_bytes, global_loads,
     global_stores, wide_accesses (16 bytes), shared_accesses, tensor_flops, tf32_tensor_flops,
@@ -96,17 +138,12 @@ def count_instructions(listing: str) -> Mapping[str, float]:
         `static__<kind>` for the straight-line part and `static__loop_<kind>` for the bodies of
             loops (backward branches).
     """
-    labels: dict[str, int] = {}
-    instructions: list[re.Match[str]] = []
-    for line in listing.splitlines():
-        if label := _LABEL.match(line):
-            labels[label[1]] = len(instructions)
-        elif instruction := _INSTRUCTION.search(line):
-            instructions.append(instruction)
+    instructions = list(_INSTRUCTION.finditer(listing))
+    places = {int(each["address"], 16): place for place, each in enumerate(instructions)}
     in_loop = [False] * len(instructions)
     for place, instruction in enumerate(instructions):
         target = _TARGET.search(instruction["rest"]) if instruction["opcode"] == "BRA" else None
-        start = labels.get(target[1], place) if target else place
+        start = places.get(int(target[1], 16), place) if target else place
         if start < place:  # not a forward branch, nor the trap at the end that branches to itself
             in_loop[start : place + 1] = [True] * (place + 1 - start)
     counts: Counter[str] = Counter()

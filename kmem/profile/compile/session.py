@@ -25,7 +25,7 @@ from kmem.host.imitated_device import ImitatedDevice, imitate_cuda
 from kmem.problem.load import build_inputs, execute_problem
 from kmem.profile.build import build_model
 from kmem.profile.compile.recorder import Recorder, VendorOperators, record_launches
-from kmem.profile.compile.target_driver import use_compile_only_driver
+from kmem.profile.compile.target_driver import compute_capability, use_compile_only_driver
 from kmem.profile.description import read_precision, read_problem
 from kmem.records import Precision
 
@@ -45,11 +45,13 @@ class CompileSession:
         problem, workload = read_problem(setup)
         self._precision = read_precision(setup)
         self._directory = Path(setup["directory"])
-        use_compile_only_driver(setup["device"]["arch"])
+        arch = setup["device"]["arch"]
+        use_compile_only_driver(arch)
         imitate_cuda(setup["properties"])
         self._problem = execute_problem(problem, workload)
         self._inputs = _meta_inputs(self._problem, self._precision)
-        self._recorder = Recorder(self._directory, read_binaries=setup["read_binaries"])
+        self._recorder = Recorder(self._directory, compute_capability(arch))
+        self._read_binaries = setup["read_binaries"]
         self._stop_recording = record_launches(self._recorder)
         self.first_launches: list[dict[str, Any]] = []  # of the last module's first call
         # the collection after each kernel walked through all of torch: a fifth of a second
@@ -89,6 +91,8 @@ class CompileSession:
         finally:
             sys.modules.pop(name, None)
             linecache.cache.pop(path, None)
+            if self._read_binaries:  # also of what was launched before it failed
+                self._recorder.read_binaries()
             gc.collect()
         return ptx_hash
 
