@@ -125,7 +125,7 @@ def use_project(directories: Sequence[str]) -> None:
         sys.meta_path.append(_finder)
     if tuple(directories) == _finder.directories:
         return
-    for name in [name for name in sys.modules if name.partition(".")[0] in _finder.found]:
+    for name in [name for name in list(sys.modules) if name.partition(".")[0] in _finder.found]:
         del sys.modules[name]
     _finder.found.clear()
     _finder.directories = tuple(directories)
