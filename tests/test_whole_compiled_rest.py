@@ -1,0 +1,184 @@
+"""The rest of a composed model compiled around its kernels: right, once, and eager where it fails."""
+
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models_for_tests import model_named
+from test_whole_composed import composed_of
+from torch import fx
+from torch._dynamo.backends.debugging import aot_eager
+from torch.utils import _pytree as pytree
+
+import kmem
+from kmem.whole.composing import compiled_rest
+from kmem.whole.composing.binding import bind
+from kmem.whole.graphs.capture import build_real
+from kmem.whole.graphs.source import read_source
+
+#: A block of a CNN and a part of an MLP with a residual, in training: statistics are written.
+NET = """
+import torch
+class Part(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.norm = torch.nn.BatchNorm2d(4)
+    def forward(self, x):
+        return torch.relu(self.norm(self.conv(x)))
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(Part() for _ in range(6))
+        self.feed = torch.nn.Sequential(
+            torch.nn.Linear(4, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)
+        )
+    def forward(self, x):
+        for part in self.parts:
+            x = x + part(x)
+        y = x.mean((2, 3))
+        return y + self.feed(y)
+def get_inputs():
+    return [torch.randn(2, 4, 6, 6)]
+"""
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[fx.GraphModule]:
+    """What is handed to the compiler, in whose place AOTAutograd runs its graphs as they are."""
+    seen: list[fx.GraphModule] = []
+
+    def compile_graph(graph: fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        seen.append(graph)
+        return aot_eager(graph, list(given))
+
+    monkeypatch.setattr(compiled_rest, "compile_graph", compile_graph)
+    return seen
+
+
+def operators_in(graph: fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in graph.graph.nodes if str(node.target).startswith("kmem.")]
+
+
+def same_twice(text: str) -> tuple[Any, torch.nn.Module]:
+    """A model as it was built, and another one with its state."""
+    torch.manual_seed(3)
+    built = build_real(read_source(text))
+    other = build_real(read_source(text)).module
+    other.load_state_dict(built.module.state_dict())
+    if hasattr(other, "hidden"):
+        other.hidden = built.module.hidden.clone()
+    return built, other
+
+
+def hold_alike(built: Any, other: torch.nn.Module) -> None:
+    """Hold what both return and leave in their buffers to one another, call after call."""
+    for _ in range(2):
+        expected, spec = pytree.tree_flatten(other(*built.args, **built.kwargs))
+        found, same = pytree.tree_flatten(built.module(*built.args, **built.kwargs))
+        assert same == spec
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        dict(built.module.named_buffers()), dict(other.named_buffers()), rtol=1e-3, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("name", ["casts", "keeps_state", "dictionaries", "in_place", "norms"])
+def test_a_compiled_rest_computes_what_the_model_does(
+    name: str, graphs: list[fx.GraphModule], tmp_path: Path
+) -> None:
+    text = model_named(name, tmp_path)
+    composed = composed_of(text, tmp_path).with_rest("compiled")
+    built, other = same_twice(text)
+    with torch.no_grad(), kmem.apply(built.module, composed) as handle:
+        hold_alike(built, other)
+        assert len(graphs) == 1 and operators_in(graphs[0])
+        assert "the rest is compiled, served 2 calls" in str(handle)
+
+
+@pytest.mark.slow
+def test_inductor_compiles_once_what_is_around_kernels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Kernels are operators in one graph; a piece without one is compiled with the rest."""
+    if shutil.which("g++") is None:
+        monkeypatch.setattr(compiled_rest, "compile_graph", lambda *given: aot_eager(*given))
+    place = tmp_path / "net.py"
+    place.write_text(NET, encoding="utf-8")
+    composed = composed_of(str(place), tmp_path).with_rest("compiled")
+    built, other = same_twice(str(place))
+    one = composed.kernels[:1]
+    with torch.no_grad(), bind(built.module, composed, only=one) as handle:
+        hold_alike(built, other)
+        (forward,) = handle.forwards
+        assert (forward.served, forward.rest.compilations, forward.rest.fault) == (2, 1, "")
+
+
+def test_what_writes_to_buffers_says_so_to_compilers(
+    graphs: list[fx.GraphModule], tmp_path: Path
+) -> None:
+    place = tmp_path / "net.py"
+    place.write_text(NET, encoding="utf-8")
+    composed = composed_of(str(place), tmp_path).with_rest("compiled")
+    built, other = same_twice(str(place))
+    with torch.no_grad(), bind(built.module, composed):
+        hold_alike(built, other)
+    assert len(operators_in(graphs[0])) == 7
+    (data,) = composed.data["segments"]
+    piece = next(each for each in data["pieces"] if each["operator"]["changes"])
+    assert len(piece["operator"]["changes"]) == 2
+    made = compiled_rest.piece_operator(
+        piece, composed.directory / "kernels" / f"{piece['kernel']}.py"
+    )
+    given = [torch.randn(each["shape"]) for each in piece["operator"]["inputs"]]
+    given += [torch.rand(each["shape"]) for each in piece["operator"]["state"]]
+    torch.library.opcheck(made.overload, given)
+
+
+def test_gradients_and_a_compiler_that_fails_leave_the_rest_eager(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*given: object) -> None:
+        raise RuntimeError("no compiler\nhere")
+
+    monkeypatch.setattr(compiled_rest, "compile_graph", fail)
+    text = model_named("casts", tmp_path)
+    composed = composed_of(text, tmp_path, backward=True).with_rest("compiled")
+    built, other = same_twice(text)
+    with bind(built.module, composed) as handle:
+        built.module(*built.args).sum().backward()
+        assert built.module.layer.weight.grad is not None
+        assert handle.forwards[0].rest.compilations == 0
+        with torch.no_grad():
+            with pytest.warns(UserWarning, match="one by one: .* RuntimeError: no compiler"):
+                hold_alike(built, other)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                hold_alike(built, other)
+        assert "eager, for the rest could not be compiled: RuntimeError: no" in str(handle)
+        assert handle.forwards[0].rest.compilations == 1
+
+
+FAILS = """
+
+class ModelNew(Model):
+    def forward(self, *inputs):
+        super().forward(*inputs)
+        raise RuntimeError("no driver")
+"""
+
+
+def test_a_kernel_that_fails_in_a_compiled_rest_leaves_buffers_to_what_it_replaces(
+    graphs: list[fx.GraphModule], tmp_path: Path
+) -> None:
+    text = model_named("norms", tmp_path)
+    composed = composed_of(text, tmp_path, FAILS).with_rest("compiled")
+    built, other = same_twice(text)
+    with torch.no_grad(), bind(built.module, composed) as handle:
+        with pytest.warns(UserWarning, match="is not used: .* no driver"):
+            hold_alike(built, other)
+        assert "no driver" in str(handle)
