@@ -1,24 +1,34 @@
-"""The rest of a composed model compiled around its kernels: right, once, and eager where it fails."""
+"""The rest of a composed model compiled around its kernels: right, once, and else eager."""
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from models_for_tests import model_named
-from test_whole_composed import composed_of
+from test_whole_composed import RIGHT, WRONG, ScriptedClock, composed_of, state_of
 from torch import fx
 from torch._dynamo.backends.debugging import aot_eager
 from torch.utils import _pytree as pytree
 
 import kmem
+from kmem.run.directory import RunDirectory
+from kmem.whole import holding
 from kmem.whole.composing import compiled_rest
-from kmem.whole.composing.binding import bind
+from kmem.whole.composing.binding import SegmentForward, bind
 from kmem.whole.graphs.capture import build_real
 from kmem.whole.graphs.source import read_source
+from kmem.whole.proving.clock import Wanted, time_whole
+from kmem.whole.proving.proof import Proof, Question, find_proof
+from kmem.whole.report import write_model_report
+from kmem.whole.result import ModelResult
+from kmem.whole.state import PieceStatus
 
 #: A block of a CNN and a part of an MLP with a residual, in training: statistics are written.
 NET = """
@@ -182,3 +192,130 @@ def test_a_kernel_that_fails_in_a_compiled_rest_leaves_buffers_to_what_it_replac
         with pytest.warns(UserWarning, match="is not used: .* no driver"):
             hold_alike(built, other)
         assert "no driver" in str(handle)
+
+
+# --- proved, timed, and kept
+
+
+def wrong(graph: fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    return lambda *tensors: tuple(each * 1.05 for each in graph(*tensors))
+
+
+def failing(graph: fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    raise RuntimeError("no compiler")
+
+
+@pytest.mark.filterwarnings("ignore:Its operators run one by one")
+@pytest.mark.parametrize(
+    ("name", "kernel", "compiler", "passed", "said"),
+    [
+        ("norms", RIGHT, aot_eager, True, ""),
+        ("casts", RIGHT, wrong, True, "output 0: errs"),
+        ("casts", RIGHT, failing, True, "no compiler"),
+        ("casts", WRONG, aot_eager, False, ""),
+    ],
+)
+def test_the_compiled_rest_is_held_to_float64_by_itself(
+    name: str,
+    kernel: str,
+    compiler: Callable[..., Any],
+    passed: bool,  # noqa: FBT001 - a row of a table
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(compiled_rest, "compile_graph", lambda *given: compiler(*given))
+    text = model_named(name, tmp_path)
+    composed = composed_of(text, tmp_path, kernel)
+    question = Question(text, (), None, "match", str(composed.directory), seed=1, time=False)
+    proof = find_proof(replace(question, rests=("eager", "compiled"), draws=2))
+    assert proof.passed == passed
+    assert list(proof.missing) == (["composed_compiled"] if said else [])
+    assert said in proof.missing.get("composed_compiled", "")
+    alone = find_proof(replace(question, rests=("compiled",), draws=1))
+    assert alone.passed == (passed and not said)
+
+
+class RestClock(ScriptedClock):
+    """Of 20 ms, a kernel saves 1 among eager operators, and a compiled rest saves 8 or 9.
+
+    Kernels save nothing inside a compiled rest, so that they do not pay there.
+    """
+
+    def time(self, call: Callable[[], object]) -> float:
+        eager_ms = super().time(call)
+        forward = self.model.last
+        if not isinstance(forward, SegmentForward) or forward.rest is None:
+            return eager_ms
+        kernels = sum(piece._shell.__class__.__name__ == "ModelNew" for piece in forward._pieces)
+        return 11.0 if kernels == len(forward._pieces) else 10.0
+
+
+def test_the_faster_rest_is_what_a_piece_is_held_in(
+    graphs: list[fx.GraphModule], tmp_path: Path
+) -> None:
+    text = model_named("norms", tmp_path)
+    composed = composed_of(text, tmp_path)
+    built = build_real(read_source(text))
+
+    def note(module: torch.nn.Module, args: object) -> None:
+        module.last = vars(module).get("forward")
+
+    built.module.register_forward_pre_hook(note)
+    clock = RestClock(built.module)
+    wanted = Wanted(without=composed.kernels, rests=("eager", "compiled"))
+    with torch.no_grad():
+        proof = Proof(True, "", **time_whole(built, composed, wanted, clock))
+        eager = Proof(
+            True, "", **time_whole(built, composed, replace(wanted, rests=("eager",)), clock)
+        )
+    assert (proof.rest, proof.eager_ms, proof.composed_ms) == ("compiled", 20, 11)
+    assert proof.baselines_ms["composed_eager"] == 19
+    assert proof.best[0] == "eager"
+    assert holding.why_dropped(proof, *composed.kernels).startswith("the whole takes 1.100 of its")
+    assert (eager.rest, eager.composed_ms) == ("eager", 19)
+    assert holding.why_dropped(eager, *composed.kernels) == ""
+    assert len(operators_in(graphs[0])) == 1 and not operators_in(graphs[1])
+    assert "forward" not in vars(built.module)
+
+
+@pytest.mark.parametrize(
+    ("changed", "rests"),
+    [
+        ({}, [("eager", "compiled"), ("eager",)]),  # what compiling may have ended is asked again
+        ({"backward": True}, [("eager",)]),
+        ({"compile": False}, [("eager",)]),
+    ],
+)
+def test_a_piece_is_held_to_the_whole_in_ways_that_could_be_used(
+    changed: dict[str, bool],
+    rests: list[tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    state = state_of(tmp_path)
+    state = replace(state, settings=replace(state.settings, **changed))
+    asked: list[Question] = []
+
+    def prove(question: Question, **how: object) -> Proof:
+        asked.append(question)
+        return Proof(False, "", "it took too long")
+
+    monkeypatch.setattr(holding, "prove", prove)
+    question = Question("m.py", (), None, "match", "composed", 0, time=True)
+    monkeypatch.setattr(holding, "question_about", lambda *about: question)
+    model = SimpleNamespace(present=True, root=tmp_path)
+    held = holding.hold_to_the_whole(model, state, "p01_a")
+    assert [each.rests for each in asked] == rests
+    assert asked[0].without == (("p01_a",) if len(rests) > 1 else ())
+    assert held.pieces[0].status is PieceStatus.DROPPED
+
+
+def test_the_report_says_how_the_rest_runs(tmp_path: Path) -> None:
+    proof = Proof(True, "kernels on the GPU", eager_ms=4.0, composed_ms=1.0, ratio=4.0, ratio_low=3)
+    proof = replace(proof, baselines_ms={"composed_eager": 3.0}, rest="compiled")
+    state = replace(state_of(tmp_path), proof=json.dumps(asdict(proof)))
+    text = write_model_report(RunDirectory(tmp_path), state).read_text(encoding="utf-8")
+    assert "runs compiled by Inductor around them (the whole takes 3 ms with it eager)." in text
+    assert "| composed_eager | 3 |" in text
+    assert "kernels for 1 of 2 pieces, the rest compiled" in str(ModelResult(tmp_path, state))

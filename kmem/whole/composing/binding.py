@@ -8,7 +8,8 @@ not made for training) runs the module's own code, and `status` says why.
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -117,6 +118,26 @@ def bind(
     for forward in forwards:
         forward.install()
     return ModelHandle(forwards)
+
+
+@contextmanager
+def installed(forwards: Sequence["SegmentForward"]) -> Iterator[None]:
+    """Have them in their places for a while."""
+    for each in forwards:
+        each.install()
+    try:
+        yield
+    finally:
+        for each in forwards:
+            each.remove()
+
+
+def why_not_compiled(forwards: Sequence["SegmentForward"]) -> str:
+    """Why a rest that was to be compiled ran as eager operators; empty if it did not."""
+    for each in forwards:
+        if each.rest is not None and (each.rest.fault or not each.rest.compilations):
+            return each.rest.fault or "it was not called where it could be compiled"
+    return ""
 
 
 def forwards_of(

@@ -80,6 +80,13 @@ def write_composed(
     return directory
 
 
+def write_rest(directory: Path, rest: str) -> None:
+    """Set how the operators outside of an artefact's kernels run."""
+    data = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    text = json.dumps({**data, "rest": rest}, indent=1) + "\n"
+    RunDirectory(directory).write_text(MANIFEST, text)
+
+
 def _describe(
     number: int,
     segment: Segment,
