@@ -15,7 +15,10 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from kmem.deploy.shipped.ops import Operator, operator
 from kmem.deploy.shipped.supports import is_capturing
@@ -173,14 +176,17 @@ class CompiledRest:
             return tuple(self._function(state, pieces, inputs))
 
         own = [given[place] for place in places]
-        with torch.no_grad():
+        # Inductor keeps what it made for other processes where it knows that no size is free
+        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        fakes = [mode.from_tensor(each, static_shapes=True) for each in own]
+        with torch.no_grad(), tracing(TracingContext(mode)):
             # before dispatch: the compiler sees what it sees of a model, linear maps and norms
-            graph = make_fx(run, tracing_mode="fake", pre_dispatch=True)(*own)
+            graph = make_fx(run, tracing_mode="fake", pre_dispatch=True)(*fakes)
             writes = any(map(_writes, graph.graph.nodes))
             memory = [each.untyped_storage().data_ptr() for each in own if each.numel()]
             if writes and len(set(memory)) < len(memory):
                 raise ValueError("tensors share memory, and the graph writes to some")
-            return _Compiled(compile_graph(graph, own), places, writes)
+            return _Compiled(compile_graph(graph, fakes), places, writes)
 
 
 @dataclass(frozen=True, slots=True)
