@@ -173,6 +173,21 @@ def test_gradients_and_a_compiler_that_fails_leave_the_rest_eager(
         assert handle.forwards[0].rest.compilations == 1
 
 
+def test_tensors_that_are_one_are_compiled_for_as_one(
+    graphs: list[fx.GraphModule], tmp_path: Path
+) -> None:
+    text = model_named("strides", tmp_path)
+    composed = composed_of(text, tmp_path, inputs=("f32[2, 4]", "f32[2, 4]")).with_rest("compiled")
+    model = build_real(read_source(text)).module
+    held = torch.randn(4, 4)
+    first, second = held[:2], held[2:]
+    with torch.inference_mode(), bind(model, composed) as handle:
+        for x, y in ((first, first), (first, second), (second, first), (first, held[1:3])):
+            torch.testing.assert_close(model(x, y), torch.exp(x) * y)
+        (forward,) = handle.forwards
+        assert (forward.served, forward.rest.compilations) == (4, 2)
+
+
 FAILS = """
 
 class ModelNew(Model):

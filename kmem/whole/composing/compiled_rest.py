@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from kmem.deploy.shipped.ops import Operator, operator
-from kmem.deploy.shipped.supports import is_capturing
+from kmem.deploy.shipped.supports import is_capturing, objection_to_context
 from kmem.deploy.shipped.table import Entry, State, read_input
 from kmem.errors import first_line
 
@@ -98,6 +98,8 @@ class CompiledRest:
         self._traced: list[Traced] = []
         self._known: list[tuple[list[Any], _Compiled]] = []
         self._fault = ""  # why it is no longer tried
+        self._ids: list[int] = []  # of the state at the last call
+        self._kinds: list[Any] = []  # of each: its type, and the first that is the same
         #: How often a compiler was asked.
         self.compilations = 0
 
@@ -119,20 +121,37 @@ class CompiledRest:
         given = [*tensors, *state]
         if self._fault or not given or torch.compiler.is_compiling():
             return None
+        if any(type(each) not in _PLAIN for each in tensors):
+            return None
+        if objection_to_context(given[0].device.type, any_order=False) is not None:
+            return None
         if torch.is_grad_enabled() and any(each.requires_grad for each in given):
             return None
-        seen: dict[int, int] = {}
-        layout: list[Any] = [
-            (type(each), each.stride(), each.device, seen.setdefault(id(each), place))
-            for place, each in enumerate(given)
-        ]
-        if len(tensors) > 1:  # inputs that are one memory may be written to
-            memory = [each.untyped_storage().data_ptr() for each in tensors]
-            layout += [memory.index(each) for each in memory]
+        layout = self._layout(tensors, state)
         known = next((each for key, each in self._known if key == layout), None)
         if known is not None:
             return known(given)
         return self._begin(given, leaves, layout)
+
+    def _layout(self, tensors: Sequence[torch.Tensor], state: Sequence[torch.Tensor]) -> list[Any]:
+        """What a compiled graph depends on: strides, devices, and which tensors are one.
+
+        All that is asked of the state at every call is its strides: a large model has hundreds.
+        """
+        ids = list(map(id, state))
+        if ids != self._ids:
+            self._ids, self._kinds = ids, [(type(each), ids.index(id(each))) for each in state]
+        memory = [each.untyped_storage().data_ptr() for each in tensors]  # may be written to
+        every = [*map(id, tensors), *ids]
+        layout: list[Any] = [
+            (type(each), each.stride(), each.device, memory.index(place), every.index(id(each)))
+            for each, place in zip(tensors, memory, strict=True)
+        ]
+        layout += [place for place, each in enumerate(ids) if each in every[: len(tensors)]]
+        if state:
+            layout.append(state[0].device)  # the composed graph is for tensors of one device
+        layout += [each.stride() for each in state]
+        return layout + self._kinds
 
     def _begin(
         self,
@@ -145,8 +164,7 @@ class CompiledRest:
         if not is_plain or is_capturing(given[0].device) or len(self._known) == _MOST_LAYOUTS:
             return None
         try:
-            firsts = [each[-1] for each in layout[: len(given)]]
-            compiled = self._compile(given, leaves, firsts)
+            compiled = self._compile(given, leaves)
             if not compiled.writes:  # the eager rest may begin again
                 found = compiled(given)
         except Exception as ex:  # noqa: BLE001 - compilers raise anything
@@ -156,10 +174,10 @@ class CompiledRest:
         self._known.append((layout, compiled))
         return compiled(given) if compiled.writes else found
 
-    def _compile(
-        self, given: Sequence[torch.Tensor], leaves: Sequence[Any], firsts: Sequence[int]
-    ) -> "_Compiled":
+    def _compile(self, given: Sequence[torch.Tensor], leaves: Sequence[Any]) -> "_Compiled":
         self.compilations += 1
+        seen: dict[int, int] = {}
+        firsts = [seen.setdefault(id(each), place) for place, each in enumerate(given)]
         self._traced = self._traced or [each.make() for each in self._pieces]
         places = [place for place, first in enumerate(firsts) if place == first]
         order = {place: number for number, place in enumerate(places)}
