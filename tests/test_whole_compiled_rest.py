@@ -267,7 +267,7 @@ class RestClock(ScriptedClock):
 
 
 def test_the_faster_rest_is_what_a_piece_is_held_in(
-    graphs: list[fx.GraphModule], tmp_path: Path
+    graphs: list[fx.GraphModule], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     text = model_named("norms", tmp_path)
     composed = composed_of(text, tmp_path)
@@ -292,6 +292,15 @@ def test_the_faster_rest_is_what_a_piece_is_held_in(
     assert holding.why_dropped(eager, *composed.kernels) == ""
     assert len(operators_in(graphs[0])) == 1 and not operators_in(graphs[1])
     assert "forward" not in vars(built.module)
+
+    def only_kernels(graph: fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        return graph if operators_in(graph) else failing(graph, given)
+
+    monkeypatch.setattr(compiled_rest, "compile_graph", only_kernels)
+    with torch.no_grad(), pytest.warns(UserWarning, match="no compiler"):
+        found = time_whole(built, composed, wanted, clock)
+    assert found["rest"] == "compiled" and not found["missing"]
+    assert found["without"] == {name: [[19 / 20, 19 / 20]] for name in composed.kernels}
 
 
 @pytest.mark.parametrize(

@@ -152,13 +152,16 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
     while state.kept:
         model.say(f"proving the whole with {len(state.kept)} pieces")
         names = tuple(piece.name for piece in state.kept)
-        asked = replace(question_about(model, state), without=names if len(names) > 1 else ())
+        rests = _rests(model, state)
+        # each piece was held to the whole when it was kept; every graph without one takes compiling
+        without = names if len(names) > 1 and rests == (EAGER_REST,) else ()
+        asked = replace(question_about(model, state), without=without)
         best = beginning.best if beginning is not None else ()
         limit_s = _limit_s(state)
         against = (*best, *_untimed(state, beginning))
         compile_s = _compile_s(state, limit_s)
         proof = prove(
-            replace(asked, against=against, compile_s=compile_s, rests=_rests(model, state)),
+            replace(asked, against=against, compile_s=compile_s, rests=rests),
             gpu=model.present,
             timeout_s=limit_s,
         )

@@ -212,19 +212,20 @@ class _Timing:
             composed = self.composed.with_rest(rest)
             forwards = forwards_of(self.module, composed, only=only)
         call = self._call_of(forwards)
-        if rest == EAGER_REST:
-            return _Way(name, call, self._noted(name, call))
+        fault = "" if rest == EAGER_REST else self._compile(call, forwards)
+        if fault:
+            self.missing[name] = fault
+            return None
+        return _Way(name, call, self._noted(name, call))
+
+    def _compile(self, call: Call, forwards: Sequence[SegmentForward]) -> str:
+        """Have a rest compiled by a first call; why it is not, or ""."""
         try:
             with deadline(max(1.0, self.until - time.monotonic())):
-                way = _Way(name, call, self._noted(name, call))
-            fault = why_not_compiled(forwards)
+                call()
         except DeadlinePassed:
-            fault = LATE
-        if not fault:
-            return way
-        self._forget(name)
-        self.missing[name] = fault
-        return None
+            return LATE
+        return why_not_compiled(forwards)
 
     def _faster(self, ways: Mapping[str, _Way]) -> tuple[str, _Way]:
         """Of ways to run a rest the faster, called and as a graph together."""
@@ -241,11 +242,6 @@ class _Timing:
             for suffix in ("", GRAPH):
                 if name + suffix in held:
                     held[new + suffix] = held.pop(name + suffix)
-
-    def _forget(self, name: str) -> None:
-        for held in (self.times, self.peaks):
-            for suffix in ("", GRAPH):
-                held.pop(name + suffix, None)
 
     def _noted(self, name: str, call: Call) -> Call | None:
         """Time a way, called and as a graph; returns the graph."""
@@ -302,19 +298,17 @@ class _Timing:
         others = [each for each in self.composed.kernels if each != name]
         before = dict(self.times), dict(self.peaks)
         missing = dict(self.missing)
-        ways: dict[str, _Way | None] = {}
+        ways = {EAGER_REST: self._composed(EAGER_REST, others) if others else eager}
         if rest != EAGER_REST:
             ways[rest] = self._composed(rest, others)
-        if rest == EAGER_REST or ways[rest] is not None:
-            ways[EAGER_REST] = self._composed(EAGER_REST, others) if others else eager
-        ready = {each: way for each, way in ways.items() if way is not None}
+            if ways[rest] is None:  # then both are held to one another among eager operators
+                ours = self._composed(EAGER_REST) or ours
+        _, best = self._faster({each: way for each, way in ways.items() if way})
         found = []
-        if ready:
-            _, best = self._faster(ready)
-            for one, two in ((ours.call, best.call), (ours.graph, best.graph)):
-                if one is not None and two is not None:
-                    ratios = self._ratios(one, two)
-                    found.append([statistics.median(ratios), ratios[_HIGH]])
+        for one, two in ((ours.call, best.call), (ours.graph, best.graph)):
+            if one is not None and two is not None:
+                ratios = self._ratios(one, two)
+                found.append([statistics.median(ratios), ratios[_HIGH]])
         self.times, self.peaks = before
         self.missing = missing
         return found
