@@ -1,5 +1,6 @@
 """The rest of a composed model compiled around its kernels: right, once, and else eager."""
 
+import copy
 import json
 import shutil
 import warnings
@@ -108,6 +109,11 @@ def test_a_compiled_rest_computes_what_the_model_does(
         hold_alike(built, other)
         assert len(graphs) == 1 and operators_in(graphs[0])
         assert "the rest is compiled, served 2 calls" in str(handle)
+        copied = copy.deepcopy(built.module)
+        torch.testing.assert_close(
+            copied(*built.args, **built.kwargs), built.module(*built.args, **built.kwargs)
+        )
+        assert len(graphs) == 2 and len({id(each.forward) for each in (copied, built.module)}) == 2
 
 
 @pytest.mark.slow

@@ -253,7 +253,7 @@ class _Piece:
         places = tuple(map(state_names.index, self._data["state"].values()))
         if self._kind == "ModelNew":
             return RestPiece(partial(piece_operator, self._data, kernel), places)
-        return RestPiece(lambda: partial(self._run, self._shell), places)
+        return RestPiece(partial(partial, self._run, self._shell), places)
 
     def _run(self, shell: nn.Module, inputs: Sequence[Any], state: Sequence[torch.Tensor]) -> Any:
         for name, value in zip(self._names, state, strict=True):

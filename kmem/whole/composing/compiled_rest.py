@@ -103,6 +103,10 @@ class CompiledRest:
         #: How often a compiler was asked.
         self.compilations = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies compile for themselves: operators and what compilers make cannot be copied."""
+        return CompiledRest, (self._function, self._pieces)
+
     @property
     def fault(self) -> str:
         """Why the rest, or a kernel in it, is not run as it was compiled; empty if it is."""
