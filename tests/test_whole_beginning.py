@@ -23,7 +23,7 @@ from kmem.whole.state import ModelState, PieceState, PieceStatus
 ASKED = Question("m.py", (), None, "match", "composed", 0, time=True)
 OWN = Proof(True, "kernels on the GPU", error=1e-6, eager_ms=4.0, baselines_ms={"eager_graph": 3.0})
 WAY = Proof(True, "kernels on the GPU", eager_ms=4.1, baselines_ms={"compile": 2.0})
-LAST = Proof(True, "kernels on the GPU", eager_ms=4.2, baselines_ms={"max_autotune": 1.5})
+LAST = replace(WAY, eager_ms=4.2, baselines_ms={"max_autotune": 1.5}, rest="compiled")
 
 
 @pytest.fixture
@@ -106,7 +106,9 @@ def test_what_is_chosen_by_timing_is_timed_in_the_end(
     state = replace(change(state_of(tmp_path)), beginning=json.dumps(asdict(known)))
     if left is not None:
         state = replace(state, settings=replace(state.settings, within=left / 60))
+    manifest = RunDirectory(tmp_path).write_text("composed/composed.json", '{"rest": "eager"}')
     ended = holding.prove_whole(model_in(tmp_path), state)
+    assert (json.loads(manifest.read_text())["rest"] == "compiled") == bool(ended.proof)
     assert [(each.against, each.baselines) for each in asked] == (
         [] if against is None else [(against, baselines)]
     )

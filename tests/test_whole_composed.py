@@ -25,14 +25,21 @@ from kmem.problem.load import execute_problem, load_problem
 from kmem.records import Contract, Precision
 from kmem.run.directory import RunDirectory
 from kmem.run.setup.settings import RunSettings
-from kmem.whole.composing.binding import Composed, SegmentForward, bind
+from kmem.whole.composing import compiled_rest
+from kmem.whole.composing.binding import Composed, SegmentForward, bind, read_composed
 from kmem.whole.composing.compose import write_composed
 from kmem.whole.cutting.extract import write_pieces
 from kmem.whole.cutting.pieces import EXPECTED_SPEED_OF_LIGHT, estimate_cost, find_pieces
 from kmem.whole.graphs.capture import build_real, capture
 from kmem.whole.graphs.source import read_source
 from kmem.whole.holding import why_dropped
-from kmem.whole.optimizing import asked_anew, next_piece, reached_so_far, why_finished
+from kmem.whole.optimizing import (
+    asked_anew,
+    is_over,
+    next_piece,
+    reached_so_far,
+    why_finished,
+)
 from kmem.whole.proving.clock import Clock, Wanted, time_whole
 from kmem.whole.proving.proof import Proof, Question, find_proof
 from kmem.whole.report import write_model_report
@@ -388,6 +395,13 @@ def test_a_run_that_has_finished_goes_on_with_more_minutes(
     assert reason in found and bool(found) == bool(reason)
 
 
+def test_a_run_that_was_ended_in_its_last_proof_is_not_over(tmp_path: Path) -> None:
+    state = replace(state_of(tmp_path), finished="every piece was tried")
+    assert not is_over(state) and is_over(replace(state, proof="{}"))
+    dropped = tuple(replace(each, status=PieceStatus.DROPPED) for each in state.pieces)
+    assert is_over(replace(state, pieces=dropped))
+
+
 def test_what_kernels_reached_says_what_the_next_may_reach(tmp_path: Path) -> None:
     state = state_of(tmp_path)
     assert reached_so_far(state) == pytest.approx((EXPECTED_SPEED_OF_LIGHT + 0.5) / 2)
@@ -464,6 +478,12 @@ def test_a_run_on_a_model_is_killed_taken_up_again_and_applied(
         with kmem.apply(model, result) as handle:
             torch.testing.assert_close(model(x)["y"], expected["y"])
             assert handle.replaced == [""]
+        # an emitted kernel as an operator, in a rest that is compiled
+        compiled = read_composed(out).with_rest("compiled")
+        monkeypatch.setattr(compiled_rest, "compile_graph", lambda graph, given: graph)
+        with kmem.apply(model, compiled) as handle:
+            torch.testing.assert_close(model(x)["y"], expected["y"])
+            assert "the rest is compiled" in str(handle)
     assert asdict(result.proof)["passed"] and "of eager, estimated" in str(result)
 
 

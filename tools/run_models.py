@@ -203,20 +203,21 @@ def _describe(row: dict[str, Any]) -> str:
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| model | eager ms | best other ms | kmem ms | gain | best as a graph ms "
-        "| kmem as a graph ms | gain | pieces | seconds |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| kmem as a graph ms | gain | pieces | rest | seconds |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|--:|",
     ]
     gains = []
     for row in rows:
         if "fault" in row:
-            lines.append(f"| {row['name']} | {row['fault']} {'| ' * 8}{row['seconds']:.0f} |")
+            lines.append(f"| {row['name']} | {row['fault']} {'| ' * 9}{row['seconds']:.0f} |")
             continue
         found = _figures(row)
         gains.append(found["gain"] or 1.0)
         kept = sum(piece["status"] == "kept" for piece in row["pieces"])
         cells = [_cell(found[column]) for column in _COLUMNS]
+        rest = (row.get("proof") or {}).get("rest", "-")
         lines.append(
-            f"| {row['name']} | {' | '.join(cells)} | {kept} of {len(row['pieces'])} | "
+            f"| {row['name']} | {' | '.join(cells)} | {kept} of {len(row['pieces'])} | {rest} | "
             f"{row['seconds']:.0f} |"
         )
     if gains:

@@ -1,7 +1,9 @@
 """A run's composed model held to its model: piece by piece, and in the end.
 
 A piece is kept if the whole is right with it and, where there is a GPU, faster: the time with it
-over that without, called and as one CUDA graph, is below 1 by more than timings vary.
+over that without, called and as one CUDA graph, is below 1 by more than timings vary. What is
+outside of the kernels runs as eager operators or compiled around them, whichever is faster, with
+the piece and without.
 """
 
 import json
@@ -14,7 +16,7 @@ from kmem.plugins import Registry
 from kmem.records import Device, Run
 from kmem.run.directory import RunDirectory
 from kmem.run.perform import Audience
-from kmem.whole.composing.compose import write_composed
+from kmem.whole.composing.compose import COMPILED_REST, EAGER_REST, write_composed, write_rest
 from kmem.whole.cutting.pieces import Cost, PieceGroup
 from kmem.whole.graphs.capture import Captured
 from kmem.whole.graphs.source import ModelSource
@@ -92,14 +94,32 @@ def question_about(model: OpenModel, state: ModelState, place: str = "composed")
 
 def hold_to_the_whole(model: OpenModel, state: ModelState, name: str) -> ModelState:
     """Keep a piece that has a kernel only if the model is right with it, and faster."""
-    others = len(state.kept) > 1
-    asked = replace(question_about(model, state), without=(name,) if others else ())
-    proof = prove(asked, gpu=model.present, timeout_s=_limit_s(state))
+    limit_s = _limit_s(state)
+    rests = _rests(model, state)
+    is_alone = len(state.kept) == 1 and rests == (EAGER_REST,)
+    asked = replace(question_about(model, state), without=() if is_alone else (name,))
+    compile_s = _compile_s(state, limit_s)
+    with_rests = replace(asked, rests=rests, compile_s=compile_s)
+    proof = prove(with_rests, gpu=model.present, timeout_s=limit_s)
+    if _was_ended(proof) and len(rests) > 1:  # by compiling, it may be
+        proof = prove(asked, gpu=model.present, timeout_s=limit_s)
     reason = why_dropped(proof, name)
     if not reason:
         return state
     piece = next(each for each in state.pieces if each.name == name)
     return state.with_piece(replace(piece, status=PieceStatus.DROPPED, reason=reason))
+
+
+def _rests(model: OpenModel, state: ModelState) -> tuple[str, ...]:
+    """How the operators outside of the kernels may run: a compiled rest has no backward."""
+    settings = state.settings
+    with_compiler = model.present and settings.compile and not settings.backward
+    return (EAGER_REST, COMPILED_REST) if with_compiler else (EAGER_REST,)
+
+
+def _was_ended(proof: Proof) -> bool:
+    """Whether a proof failed because its process did, before anything was found."""
+    return not proof.passed and not proof.how
 
 
 def _limit_s(state: ModelState) -> float:
@@ -132,19 +152,23 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
     while state.kept:
         model.say(f"proving the whole with {len(state.kept)} pieces")
         names = tuple(piece.name for piece in state.kept)
-        asked = replace(question_about(model, state), without=names if len(names) > 1 else ())
+        rests = _rests(model, state)
+        # each piece was held to the whole when it was kept; every graph without one takes compiling
+        without = names if len(names) > 1 and rests == (EAGER_REST,) else ()
+        asked = replace(question_about(model, state), without=without)
         best = beginning.best if beginning is not None else ()
         limit_s = _limit_s(state)
         against = (*best, *_untimed(state, beginning))
         compile_s = _compile_s(state, limit_s)
         proof = prove(
-            replace(asked, against=against, compile_s=compile_s),
+            replace(asked, against=against, compile_s=compile_s, rests=rests),
             gpu=model.present,
             timeout_s=limit_s,
         )
         if not proof.passed and against:  # compiling may take too long
             proof = prove(asked, gpu=model.present, timeout_s=limit_s)
         if proof.passed:
+            write_rest(model.root / "composed", proof.rest)
             return replace(state, proof=json.dumps(asdict(with_baselines(proof, beginning))))
         culprits = [piece for piece in state.kept if not _holds_alone(model, state, piece)]
         for piece in culprits or state.kept:

@@ -82,7 +82,7 @@ def optimize_model(
         settings = known.settings
         if known.finished:
             known = replace(known, finished=why_finished(known))
-        if known.finished:
+        if is_over(known):
             say(f"The run in {root} has finished: {known.finished}; nothing is done again.")
             return ModelResult(root, known)
         say(f"going on with the run in {root}")
@@ -119,6 +119,11 @@ def asked_anew(known: ModelSettings, asked: ModelSettings) -> ModelSettings:
         within=asked.within,
         piece=piece,
     )
+
+
+def is_over(known: ModelState) -> bool:
+    """Whether nothing is left: one that was ended in its last proof has that to do."""
+    return bool(known.finished) and bool(known.proof or not known.kept)
 
 
 def why_finished(known: ModelState) -> str:

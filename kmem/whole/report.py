@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kmem.run.directory import RunDirectory
+from kmem.whole.composing.compose import COMPILED_REST, EAGER_REST
+from kmem.whole.proving.clock import COMPOSED
 from kmem.whole.proving.proof import Proof
 from kmem.whole.state import ModelState, PieceState, PieceStatus
 
@@ -69,6 +71,14 @@ def _proof(proof: Proof) -> str:
                 f"Beside the best other way to run it {kind}, {gain[0]}: {gain[1]:.3f}x (95% above "
                 f"{gain[2]:.3f}x)."
             )
+    other = COMPILED_REST if proof.rest == EAGER_REST else EAGER_REST
+    other_ms = proof.baselines_ms.get(f"{COMPOSED}_{other}")
+    if proof.rest == COMPILED_REST or other_ms is not None:
+        compared = f" (the whole takes {other_ms:.4g} ms with it {other})" if other_ms else ""
+        how = "as eager operators"
+        if proof.rest == COMPILED_REST:
+            how = "compiled by Inductor around them"
+        lines.append(f"What is outside of the kernels runs {how}{compared}.")
     if not proof.is_faster:
         lines.append("So another way to run it is as fast, and the run counts as lost.")
     lines += _ways(proof)

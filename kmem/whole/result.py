@@ -8,6 +8,7 @@ from torch import nn
 
 from kmem.errors import OutputError
 from kmem.whole.composing.binding import ModelHandle, bind, read_composed
+from kmem.whole.composing.compose import COMPILED_REST
 from kmem.whole.proving.proof import Proof
 from kmem.whole.state import ModelState, read_state
 
@@ -68,10 +69,11 @@ class ModelResult:
             for gain in (proof.gain(graph=False), proof.gain(graph=True))
             if gain is not None
         ]
+        rest = ", the rest compiled around them" if proof.rest == COMPILED_REST else ""
         beside = f"; beside the best launched alike {', '.join(ways)}" if ways else ""
         return (
             f"{self.state.name} on {self.state.device}: {self.speedup:.2f}x of eager, {kind}, by "
-            f"kernels for {kept} of {tried} pieces{beside}; proved: {proof.how}"
+            f"kernels for {kept} of {tried} pieces{rest}{beside}; proved: {proof.how}"
         )
 
 

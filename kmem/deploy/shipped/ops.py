@@ -4,8 +4,9 @@ An operator takes the tensors of a forward, then the parameters and buffers that
 order of the table. Where torch can trace a kernel's launches it is a `triton_op`, which a compiler
 inlines; otherwise a `custom_op`, which is called as it is: a kernel that keeps what it makes of
 weights, or runs in the interpreter. Either has a fake kernel, keeps the strides in front of it, for
-the kernel was verified at those, and has no backward and says so. If a first call fails, there is
-one warning and the module that the kernel was made for answers, from the package's evidence.
+the kernel was verified at those, and has no backward and says so. One that writes to its state says
+in its schema to what, and is opaque. If a first call fails, there is one warning and the module
+that the kernel was made for answers, from the package's evidence.
 """
 
 import hashlib
@@ -58,23 +59,26 @@ class Operator:
         self._shells.of(())  # a kernel that cannot be an operator is refused here
         self._tensors = sum(each.is_tensor for each in entry.inputs)
         self._strides = [each.stride for each in _taken(entry)]
+        names = [*("" for _ in range(self._tensors)), *(each.name for each in entry.state)]
+        self._changed = [place for place, each in enumerate(names) if each in entry.changes]
         self._proven: set[torch.device] = set()  # where a first call went well
         self.fault = ""  # why the kernel is no longer tried
         #: Whether a compiler sees the launches; to it the operator is opaque otherwise.
         self.is_traced = False
         registered = self._register()
         registered.register_fake(self._imagine)
-        registered.register_autograd(_refuse_backward)
+        if not entry.changes:  # torch has no backward of what writes to its arguments
+            registered.register_autograd(_refuse_backward)
         self.overload: Callable[..., Any] = getattr(torch.ops.kmem, name.partition("::")[2]).default
 
     def _register(self) -> torch.library.CustomOpDef:
         """The operator as its launches for a compiler to trace, or as one opaque call."""
         launch = _make_launch(self.entry)
-        if not can_trace(self.entry, launch, _stand_ins(self.entry)):
+        if self.entry.changes or not can_trace(self.entry, launch, _stand_ins(self.entry)):
             return torch.library.custom_op(
                 self.name,
                 self._compute,
-                mutates_args=(),
+                mutates_args=_changed_names(self.entry),
                 schema=_schema(self.entry),
                 tags=(torch.Tag.needs_exact_strides,),
             )
@@ -95,10 +99,13 @@ class Operator:
             return self._run(self._shells, tensors)
         if self.fault or is_capturing(device):  # a compiler must not run under capture
             return self._run(self._originals, tensors)
+        before = [tensors[place].clone() for place in self._changed]
         try:
             with warm_start():
                 found = self._run(self._shells, tensors)
         except Exception as ex:  # noqa: BLE001  # a driver or compiler that is missing
+            for place, value in zip(self._changed, before, strict=True):
+                tensors[place].copy_(value)
             if os.environ.get("KMEM_STRICT") == "1":
                 raise
             text = str(ex).strip().splitlines()
@@ -114,6 +121,9 @@ class Operator:
         shell = shells.of(tensors[self._tensors :])
         with torch.no_grad(), shell:
             found = shell.module(*inputs)
+        for place in self._changed:
+            if tensors[place] is not given[place]:
+                given[place].copy_(tensors[place])
         outputs = found if isinstance(found, tuple | list) else (found,)
         own = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
         outputs = tuple(
@@ -222,8 +232,19 @@ def _argument_names(entry: Entry) -> list[str]:
     ]
 
 
+def _changed_names(entry: Entry) -> tuple[str, ...]:
+    """The arguments that an operator writes to, by their names in its schema."""
+    taken = zip(_argument_names(entry), _taken(entry), strict=True)
+    return tuple(
+        name for name, each in taken if isinstance(each, State) and each.name in entry.changes
+    )
+
+
 def _schema(entry: Entry) -> str:
-    arguments = ", ".join(f"Tensor {name}" for name in _argument_names(entry))
+    changed = _changed_names(entry)
+    kinds = {name: f"Tensor(a{number}!)" for number, name in enumerate(changed)}
+    names = _argument_names(entry)
+    arguments = ", ".join(f"{kinds.get(name, 'Tensor')} {name}" for name in names)
     returned = ", ".join("Tensor" for _ in entry.outputs)
     return f"({arguments}) -> {returned if len(entry.outputs) == 1 else f'({returned})'}"
 

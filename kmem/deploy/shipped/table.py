@@ -108,6 +108,7 @@ class Entry:
     evidence_sha256: str
     between: tuple[Between, ...] = ()
     constants: str = ""  # in the place of those in the kernel's file; empty: they stay
+    changes: tuple[str, ...] = ()  # names of the state that a forward writes to; no table has such
 
 
 def read_table(path: Path) -> tuple[Entry, ...]:
@@ -250,8 +251,12 @@ def with_constants(text: str, constants: str) -> str:
 def load_original(entry: Entry) -> ModuleType:
     """The problem that an entry's kernel was made for, from its evidence: Model and get_inputs.
 
+    A kernel's file that holds both is its own evidence.
+
     Raises PackageError: if the evidence is missing or is not what the table names.
     """
+    if entry.evidence == entry.kernel:
+        return load_module(entry, "kernel")
     name = f"kmem_original_{entry.evidence_sha256[:16]}"
     if name not in sys.modules:
         text = read_verified(entry.evidence, entry.evidence_sha256, "evidence")

@@ -2,6 +2,7 @@
 
 - compose.py: a model put together again, with kernels in the places of pieces.
 - recompute.py: a backward for kernels that have none.
+- compiled_rest.py: the rest of a composed graph compiled by Inductor, around the kernels.
 - in_place.py: what stands in the place of a module's forward, and how it has fared.
 - binding.py: a composed model bound to a user's model, and taken away again.
 - bucket_table.py: a model composed at several shapes, and the one that serves a call.

@@ -8,7 +8,8 @@ not made for training) runs the module's own code, and `status` says why.
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from kmem.errors import OutputError
-from kmem.whole.composing.compose import GRAPH, KERNELS, MANIFEST
+from kmem.whole.composing.compiled_rest import CompiledRest, RestPiece, piece_operator
+from kmem.whole.composing.compose import COMPILED_REST, EAGER_REST, GRAPH, KERNELS, MANIFEST
 from kmem.whole.composing.in_place import BoundForward, Standing
 from kmem.whole.composing.recompute import run_recomputed
 from kmem.whole.graphs.capture import inner_hooks
@@ -41,6 +43,15 @@ class Composed:
         """Names of the pieces that have kernels."""
         names = (each["kernel"] for part in self.data["segments"] for each in part["pieces"])
         return tuple(dict.fromkeys(names))
+
+    @property
+    def rest(self) -> str:
+        """How what is outside of the kernels runs: as eager operators, or compiled."""
+        return str(self.data["rest"])
+
+    def with_rest(self, rest: str) -> "Composed":
+        """The same with its rest run in another way."""
+        return Composed(self.directory, {**self.data, "rest": rest})
 
 
 def read_composed(directory: Path) -> Composed | None:
@@ -109,6 +120,26 @@ def bind(
     return ModelHandle(forwards)
 
 
+@contextmanager
+def installed(forwards: Sequence["SegmentForward"]) -> Iterator[None]:
+    """Have them in their places for a while."""
+    for each in forwards:
+        each.install()
+    try:
+        yield
+    finally:
+        for each in forwards:
+            each.remove()
+
+
+def why_not_compiled(forwards: Sequence["SegmentForward"]) -> str:
+    """Why a rest that was to be compiled ran as eager operators; empty if it did not."""
+    for each in forwards:
+        if each.rest is not None and (each.rest.fault or not each.rest.compilations):
+            return each.rest.fault or "it was not called where it could be compiled"
+    return ""
+
+
 def forwards_of(
     model: nn.Module,
     composed: Composed,
@@ -129,18 +160,27 @@ def forwards_of(
                 f"{data['path'] or 'The model'} has kernels already; call undo() on their handle"
             )
         _check_state(model, data)
+        places = [composed.directory / KERNELS / f"{each['kernel']}.py" for each in data["pieces"]]
         pieces = [
             _Piece(
-                _load(composed.directory / KERNELS / f"{each['kernel']}.py"),
+                _load(place),
                 "Model" if only is not None and each["kernel"] not in only else kernel_class,
                 each,
                 model,
                 training=data["training"],
             )
-            for each in data["pieces"]
+            for each, place in zip(data["pieces"], places, strict=True)
         ]
         function = getattr(graph, data["function"])
-        forwards.append(SegmentForward(model, module, data, function, pieces))
+        rest = None
+        if composed.rest == COMPILED_REST:
+            names = [each["name"] for each in data["state"]]
+            parts = [
+                piece.for_compiler(place, names)
+                for piece, place in zip(pieces, places, strict=True)
+            ]
+            rest = CompiledRest(function, parts)
+        forwards.append(SegmentForward(model, module, data, function, pieces, rest))
     return forwards
 
 
@@ -189,6 +229,7 @@ class _Piece:
             self._original: nn.Module = source.Model(*data["init"])
         self._shell.train(training)
         self._original.train(training)
+        self._kind, self._data = kind, data
         self._names = list(data["state"])
         self._owners = [_owner(model, name) for name in data["state"].values()]
 
@@ -201,6 +242,18 @@ class _Piece:
             return self._run(self._shell, inputs, state)
         kernel, original = (partial(self._run, each) for each in (self._shell, self._original))
         return run_recomputed(kernel, original, inputs, state)
+
+    def for_compiler(self, kernel: Path, state_names: Sequence[str]) -> RestPiece:
+        """What a compiler takes it for: an operator, or what stands in the place of one.
+
+        Args:
+            kernel: its file.
+            state_names: of all state of the graph that it is in.
+        """
+        places = tuple(map(state_names.index, self._data["state"].values()))
+        if self._kind == "ModelNew":
+            return RestPiece(partial(piece_operator, self._data, kernel), places)
+        return RestPiece(partial(partial, self._run, self._shell), places)
 
     def _run(self, shell: nn.Module, inputs: Sequence[Any], state: Sequence[torch.Tensor]) -> Any:
         for name, value in zip(self._names, state, strict=True):
@@ -220,9 +273,11 @@ class SegmentForward(BoundForward):
         data: Mapping[str, Any],
         function: Callable[..., Any],
         pieces: Sequence[_Piece],
+        rest: CompiledRest | None = None,
     ) -> None:
         super().__init__(data["path"], module)
         self._function, self._pieces = function, pieces
+        self.rest = rest  # None: it is eager
         training = data["training"]
         self._has_backward = data["backward"]
         self._modes = [
@@ -241,8 +296,11 @@ class SegmentForward(BoundForward):
 
     def standing(self, bucket: str) -> Standing:
         """How it has fared at shapes that have such a name."""
+        rest = EAGER_REST
+        if self.rest is not None:
+            rest = f"eager, for {self.rest.fault}" if self.rest.fault else COMPILED_REST
         kernels = len(self._pieces)
-        return Standing(self.path, bucket, kernels, self.served, self.passed_on, self.reason)
+        return Standing(self.path, bucket, kernels, self.served, self.passed_on, self.reason, rest)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -254,7 +312,9 @@ class SegmentForward(BoundForward):
         return self._objection(leaves, spec, state) or partial(self._answer, leaves, state)
 
     def _answer(self, leaves: Sequence[Any], state: Sequence[torch.Tensor]) -> Any:
-        made = self._function(state, self._pieces, leaves)
+        made = None if self.rest is None else self.rest.answer(state, leaves)
+        if made is None:
+            made = self._function(state, self._pieces, leaves)
         results = [leaf[0] if isinstance(leaf, list) else made[leaf] for leaf in self._leaves]
         return pytree.tree_unflatten(results, self._outputs)
 

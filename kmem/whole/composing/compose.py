@@ -2,7 +2,7 @@
 
 The artefact is a directory that `kmem.load` finds and `kmem.apply` binds to a model:
 
-- composed.json: the segments with their guards, and which kernel stands where;
+- composed.json: the segments with their guards, which kernel stands where, and how the rest runs;
 - graph.py: for each segment a function that runs its graph, a call for each replaced piece;
 - kernels/: the modules that runs have emitted, each with Model and ModelNew.
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from kmem.codegen.module.library_calls import write_arg, write_call, write_constant
-from kmem.problem.graph import DEVICE, Node, OpGraph
+from kmem.problem.graph import DEVICE, Node, OpGraph, Placeholder
 from kmem.problem.operators.table import find_operator
+from kmem.records import TensorSpec
 from kmem.run.directory import RunDirectory
 from kmem.whole.cutting.cut import Piece
 from kmem.whole.cutting.pieces import PieceGroup
@@ -26,6 +27,10 @@ from kmem.whole.graphs.tidying import changes_what_it_reads
 MANIFEST = "composed.json"
 GRAPH, KERNELS = "graph.py", "kernels"
 _VERSION = 1
+#: How a graph's operators outside of the kernels run.
+EAGER_REST, COMPILED_REST = "eager", "compiled"
+#: The argument of batch_norm and instance_norm that says whether statistics are the inputs' own.
+_TAKES_INPUTS_OWN = 5
 _HEAD = '''"""{name}, as kmem has put it together; composed.json says which kernel stands where."""
 
 import torch
@@ -39,6 +44,7 @@ def write_composed(
     groups: Sequence[PieceGroup],
     *,
     backward: bool = False,
+    rest: str = EAGER_REST,
 ) -> Path:
     """Write the artefact.
 
@@ -46,6 +52,7 @@ def write_composed(
         kernels: by name of a piece, the text of its kernel's module and the constructor's numbers.
         groups: the pieces of the model; those without a kernel stay as they are.
         backward: whether it may run where gradients are recorded.
+        rest: how operators outside of the kernels run.
 
     Returns: the directory.
     """
@@ -68,9 +75,16 @@ def write_composed(
         text.append("\n".join(_write_function(f"segment_{number}", segment, chosen)))
         segments.append({**_describe(number, segment, chosen, kernels), "backward": backward})
     place.write_text(GRAPH, "\n\n".join(text) + "\n")
-    data = {"version": _VERSION, "model": captured.name, "segments": segments}
+    data = {"version": _VERSION, "model": captured.name, "rest": rest, "segments": segments}
     place.write_text(MANIFEST, json.dumps(data, indent=1) + "\n")
     return directory
+
+
+def write_rest(directory: Path, rest: str) -> None:
+    """Set how the operators outside of an artefact's kernels run."""
+    data = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    text = json.dumps({**data, "rest": rest}, indent=1) + "\n"
+    RunDirectory(directory).write_text(MANIFEST, text)
 
 
 def _describe(
@@ -90,16 +104,7 @@ def _describe(
         "inputs": segment.inputs,
         "outputs": segment.outputs,
         "leaves": [list(leaf) if isinstance(leaf, tuple) else leaf for leaf in segment.leaves],
-        "given": [
-            {"value": each.value}
-            if each.spec is None
-            else {
-                "shape": list(each.spec.shape),
-                "stride": list(each.spec.stride),
-                "dtype": each.spec.dtype,
-            }
-            for each in inputs
-        ],
+        "given": [_given(each) for each in inputs],
         "state": [
             {"name": each.target, "shape": list(each.spec.shape), "dtype": each.spec.dtype}
             for each in graph.placeholders
@@ -111,6 +116,7 @@ def _describe(
                 "init": list(kernels[name][1]),
                 "state": dict(_own_names(piece)),
                 "module": piece.module,
+                "operator": _operator_of(piece.graph),
             }
             for name, piece in chosen
         ],
@@ -122,6 +128,42 @@ def _own_names(piece: Piece) -> Iterator[tuple[str, str]]:
     held = [each for each in piece.graph.placeholders if each.kind in ("parameter", "buffer")]
     for each, name in zip(held, piece.state, strict=True):
         yield each.target, name
+
+
+def _operator_of(graph: OpGraph) -> dict[str, Any] | None:
+    """What a kernel takes and makes, as an operator; None if it can be none."""
+    made = [graph.node(name) for name in graph.outputs]
+    if any(node is None for node in made):  # an operator's results share no memory with the rest
+        return None
+    return {
+        "training": graph.training,
+        "inputs": [_given(each) for each in graph.placeholders if each.kind == "input"],
+        "outputs": [_spec(node.spec) for node in made if node is not None],
+        "returns_tuple": graph.returns_tuple,
+        "state": [
+            {"name": each.target, **_spec(each.spec)}
+            for each in graph.placeholders
+            if each.kind in ("parameter", "buffer") and each.spec is not None
+        ],
+        "changes": list(_changed(graph)),
+    }
+
+
+def _changed(graph: OpGraph) -> Iterator[str]:
+    """Buffers that a graph writes to: the running statistics of norms that take their inputs'."""
+    buffers = {each.name: each.target for each in graph.placeholders if each.kind == "buffer"}
+    for node in graph.nodes:
+        is_norm = "batch_norm" in node.target or "instance_norm" in node.target
+        if is_norm and node.args[_TAKES_INPUTS_OWN : _TAKES_INPUTS_OWN + 1] == (True,):
+            yield from (buffers[name] for name in node.refs() if name in buffers)
+
+
+def _given(each: Placeholder) -> dict[str, Any]:
+    return {"value": each.value} if each.spec is None else _spec(each.spec)
+
+
+def _spec(spec: TensorSpec) -> dict[str, Any]:
+    return {"shape": list(spec.shape), "stride": list(spec.stride), "dtype": spec.dtype}
 
 
 # --- the function of a segment

@@ -27,6 +27,7 @@ class Standing:
     served: int
     passed_on: int
     reason: str
+    rest: str = "eager"  # how operators outside of the kernels run; if not compiled as asked, why
 
     def __str__(self) -> str:
         where = self.path or "the model"
@@ -34,6 +35,8 @@ class Standing:
         if not self.kernels:
             return f"{text}: passed on {self.passed_on} ({self.reason or 'nothing so far'})"
         text = f"{text}: {self.kernels} pieces have kernels"
+        if self.rest != "eager":
+            text += f", the rest is {self.rest}"
         if self.served:
             text += f", served {self.served} calls"
         return f"{text}, passed on {self.passed_on} ({self.reason})" if self.reason else text

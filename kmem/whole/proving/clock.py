@@ -5,9 +5,10 @@ timed as it is called and as one CUDA graph; what is compared was launched alike
 compiled model is a graph of its calls, so that both ways have the same kernels.
 """
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,14 @@ from torch import nn
 
 from kmem.errors import first_line
 from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.whole.composing.binding import Composed, ModelHandle, bind
+from kmem.whole.composing.binding import (
+    Composed,
+    SegmentForward,
+    forwards_of,
+    installed,
+    why_not_compiled,
+)
+from kmem.whole.composing.compose import EAGER_REST
 from kmem.whole.graphs.source import Built
 from kmem.whole.proving.oracle import training_step
 from kmem.whole.turns import gpu_alone
@@ -36,8 +44,11 @@ EAGER = "eager"
 COMPILED = {"compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
 #: Those that are chosen by timing, and so are compiled with the GPU for themselves.
 _TUNED = ("max_autotune",)
+#: The composed model among the ways to run one.
+COMPOSED = "composed"
 #: What names of ways that are launched as one CUDA graph end in.
 GRAPH = "_graph"
+LATE = "it was not ready in time"
 #: The most seconds for all compiled ways of a model together.
 LONGEST_COMPILE_S = 200.0
 
@@ -49,7 +60,8 @@ class Wanted:
     `baselines` names other ways to run the model; `against` ways that the composed model is timed
     in pairs with, besides eager; `without` names pieces. With `backward` a call goes on to the
     gradients of the parameters. `compile_s` is for all compiled ways together, in seconds; what is
-    not ready by then is left out, and said.
+    not ready by then is left out, and said. `rests` has the ways to run the composed model: what is
+    outside of its kernels is eager, or compiled.
     """
 
     baselines: tuple[str, ...] = ()
@@ -57,6 +69,16 @@ class Wanted:
     without: tuple[str, ...] = ()
     backward: bool = False
     compile_s: float = LONGEST_COMPILE_S
+    rests: tuple[str, ...] = (EAGER_REST,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way to run the model, as it is called and as one CUDA graph."""
+
+    name: str
+    call: Call
+    graph: Call | None
 
 
 class Clock:
@@ -110,10 +132,21 @@ def is_graph(name: str) -> bool:
 
 
 def time_whole(
-    built: Built, composed: Composed, wanted: Wanted, clock: Clock | None = None
+    built: Built,
+    composed: Composed,
+    wanted: Wanted,
+    clock: Clock | None = None,
+    known: Mapping[str, Sequence[SegmentForward]] | None = None,
 ) -> dict[str, Any]:
-    """The times of a `Proof`, by its fields."""
-    return _Timing(built, composed, clock or Clock(), backward=wanted.backward).find(wanted)
+    """The times of a `Proof`, by its fields.
+
+    Args:
+        known: the composed model by the way in which its rest runs, where it has been called before
+            and so is compiled.
+    """
+    timing = _Timing(built, composed, clock or Clock(), backward=wanted.backward)
+    timing.known = known or {}
+    return timing.find(wanted)
 
 
 class _Timing:
@@ -126,6 +159,7 @@ class _Timing:
         self.times: dict[str, float] = {}
         self.missing: dict[str, str] = {}
         self.until = 0.0  # when compiled ways are to be ready
+        self.known: Mapping[str, Sequence[SegmentForward]] = {}
 
         def call() -> object:
             return built.module(*built.args, **built.kwargs)
@@ -134,32 +168,80 @@ class _Timing:
 
     def find(self, wanted: Wanted) -> dict[str, Any]:
         self.until = time.monotonic() + wanted.compile_s
-        eager_graph = self._noted(EAGER, self.call)
+        eager = _Way(EAGER, self.call, self._noted(EAGER, self.call))
         gains: dict[str, tuple[float, float]] = {}
-        with self._bound(None) as ours:
-            ours_graph = self._noted("composed", ours) if self.composed.kernels else None
-            if self.composed.kernels:
-                gains |= self._gains(EAGER, (self.call, eager_graph), (ours, ours_graph))
-            for _ in self._compiled(wanted.baselines):
-                pass
-            names = dict.fromkeys(name.removesuffix(GRAPH) for name in wanted.against)
-            named = tuple(name for name in names if name in COMPILED)
-            for name, other, graph in self._compiled(named):
-                gains |= self._gains(name, (other, graph), (ours, ours_graph))
-            without = {name: self._without(name, (ours, ours_graph)) for name in wanted.without}
-        eager = gains.get(EAGER, (None, None))
-        baselines = {name: ms for name, ms in self.times.items() if name not in (EAGER, "composed")}
+        rest, ours = EAGER_REST, None
+        if self.composed.kernels:
+            rests = dict.fromkeys((EAGER_REST, *wanted.rests))
+            found = {each: self._composed(each) for each in rests}
+            rest, ours = self._faster({each: way for each, way in found.items() if way})
+            self._rename(ours.name, COMPOSED)
+            gains |= self._gains(eager, ours)
+        for _ in self._compiled(wanted.baselines):
+            pass
+        names = dict.fromkeys(name.removesuffix(GRAPH) for name in wanted.against)
+        named = tuple(name for name in names if name in COMPILED)
+        for way in self._compiled(named):
+            gains |= self._gains(way, ours) if ours is not None else {}
+        without = {}
+        if ours is not None:
+            without = {name: self._without(name, eager, ours, rest) for name in wanted.without}
+        compared = gains.get(EAGER, (None, None))
         return {
-            "eager_ms": self.times[EAGER],
-            "composed_ms": self.times.get("composed"),
-            "ratio": eager[0],
-            "ratio_low": eager[1],
-            "baselines_ms": baselines,
+            "eager_ms": self.times.pop(EAGER),
+            "composed_ms": self.times.pop(COMPOSED, None),
+            "rest": rest,
+            "ratio": compared[0],
+            "ratio_low": compared[1],
+            "baselines_ms": self.times,
             "peak_bytes": self.peaks,
             "missing": self.missing,
             "gains": {name: list(found) for name, found in gains.items()},
             "without": {name: found for name, found in without.items() if found},
         }
+
+    def _composed(self, rest: str, only: Sequence[str] | None = None) -> _Way | None:
+        """The composed model with its rest run in one way; None if it could not be, which is said.
+
+        Args:
+            only: names of the pieces whose kernels are used.
+        """
+        name = f"{COMPOSED}_{rest}"
+        forwards = self.known.get(rest) if only is None else None
+        if forwards is None:
+            composed = self.composed.with_rest(rest)
+            forwards = forwards_of(self.module, composed, only=only)
+        call = self._call_of(forwards)
+        fault = "" if rest == EAGER_REST else self._compile(call, forwards)
+        if fault:
+            self.missing[name] = fault
+            return None
+        return _Way(name, call, self._noted(name, call))
+
+    def _compile(self, call: Call, forwards: Sequence[SegmentForward]) -> str:
+        """Have a rest compiled by a first call; why it is not, or ""."""
+        try:
+            with deadline(max(1.0, self.until - time.monotonic())):
+                call()
+        except DeadlinePassed:
+            return LATE
+        return why_not_compiled(forwards)
+
+    def _faster(self, ways: Mapping[str, _Way]) -> tuple[str, _Way]:
+        """Of ways to run a rest the faster, called and as a graph together."""
+
+        def took(rest: str) -> float:
+            called = self.times[ways[rest].name]
+            return math.sqrt(called * self.times.get(ways[rest].name + GRAPH, called))
+
+        rest = min(ways, key=took)
+        return rest, ways[rest]
+
+    def _rename(self, name: str, new: str) -> None:
+        for held in (self.times, self.peaks):
+            for suffix in ("", GRAPH):
+                if name + suffix in held:
+                    held[new + suffix] = held.pop(name + suffix)
 
     def _noted(self, name: str, call: Call) -> Call | None:
         """Time a way, called and as a graph; returns the graph."""
@@ -180,8 +262,8 @@ class _Timing:
                 )
             return made[0]
 
-    def _compiled(self, names: Sequence[str]) -> Iterator[tuple[str, Call, Call | None]]:
-        """Compiled ways one after another, each with its graph; what fails is left out."""
+    def _compiled(self, names: Sequence[str]) -> Iterator[_Way]:
+        """Compiled ways one after another; what fails is left out."""
         original = self.module.forward
         for name in names:
             try:
@@ -190,38 +272,46 @@ class _Timing:
                     call = _with_forward(self.module, compiled, self.call)
                     graph = self._noted(name, call)
             except DeadlinePassed:
-                self.missing[name] = "it was not ready in time"
+                self.missing[name] = LATE
                 continue
             except Exception as ex:  # noqa: BLE001 - compilers raise anything
                 self.missing[name] = first_line(ex)
                 continue
-            yield name, call, graph
+            yield _Way(name, call, graph)
 
-    def _gains(
-        self,
-        name: str,
-        other: tuple[Call, Call | None],
-        ours: tuple[Call, Call | None],
-    ) -> dict[str, tuple[float, float]]:
+    def _gains(self, other: _Way, ours: _Way) -> dict[str, tuple[float, float]]:
         """Another way's time over ours, called and as graphs: the median and its lower end."""
         found = {}
-        for suffix, one, two in zip(("", GRAPH), other, ours, strict=True):
+        pairs = ((other.call, ours.call), (other.graph, ours.graph))
+        for suffix, (one, two) in zip(("", GRAPH), pairs, strict=True):
             if one is not None and two is not None:
                 ratios = self._ratios(one, two)
-                found[name + suffix] = statistics.median(ratios), ratios[_LOW]
+                found[other.name + suffix] = statistics.median(ratios), ratios[_LOW]
         return found
 
-    def _without(self, name: str, ours: tuple[Call, Call | None]) -> list[list[float]]:
-        """The time with a piece over that without, called and as graphs: median and upper end."""
+    def _without(self, name: str, eager: _Way, ours: _Way, rest: str) -> list[list[float]]:
+        """The time with a piece over that without, called and as graphs: median and upper end.
+
+        What it is held to runs as fast as it can: its rest as eager operators or, where the whole's
+        is, compiled, with what the kernel replaces. Without any kernel the model itself is eager.
+        """
         others = [each for each in self.composed.kernels if each != name]
-        with self._bound(others) as call:
-            found = []
-            graph = self.clock.graph(call) if ours[1] is not None else None
-            for one, two in zip(ours, (call, graph), strict=True):
-                if one is not None and two is not None:
-                    ratios = self._ratios(one, two)
-                    found.append([statistics.median(ratios), ratios[_HIGH]])
-            return found
+        before = dict(self.times), dict(self.peaks)
+        missing = dict(self.missing)
+        ways = {EAGER_REST: self._composed(EAGER_REST, others) if others else eager}
+        if rest != EAGER_REST:
+            ways[rest] = self._composed(rest, others)
+            if ways[rest] is None:  # then both are held to one another among eager operators
+                ours = self._composed(EAGER_REST) or ours
+        _, best = self._faster({each: way for each, way in ways.items() if way})
+        found = []
+        for one, two in ((ours.call, best.call), (ours.graph, best.graph)):
+            if one is not None and two is not None:
+                ratios = self._ratios(one, two)
+                found.append([statistics.median(ratios), ratios[_HIGH]])
+        self.times, self.peaks = before
+        self.missing = missing
+        return found
 
     def _ratios(self, one: Call, other: Call) -> list[float]:
         """In order: of the times of pairs, in turns."""
@@ -239,24 +329,14 @@ class _Timing:
                     found.append(first / self.clock.time(other))
         return sorted(found)
 
-    @contextmanager
-    def _bound(self, only: Sequence[str] | None) -> Iterator[Call]:
+    def _call_of(self, forwards: Sequence[SegmentForward]) -> Call:
         """The call with kernels in place, which stay out of every other call."""
-        handle: ModelHandle = bind(self.module, self.composed, only=only)
-        forwards = handle.forwards
-        for each in forwards:
-            each.remove()
 
         def run() -> object:
-            for each in forwards:
-                each.install()
-            try:
+            with installed(forwards):
                 return self.call()
-            finally:
-                for each in forwards:
-                    each.remove()
 
-        yield run
+        return run
 
 
 def _with_forward(module: nn.Module, forward: Callable[..., Any], call: Call) -> Call:

@@ -11,7 +11,9 @@ anew.
   the operators that its kernel replaces, which proves all that is around the kernels.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from subprocess import Popen
@@ -21,17 +23,34 @@ import torch
 from torch.utils import _pytree as pytree
 
 from kmem.errors import ExecutorError
+from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.measure.oracle.correctness import error_floor, is_within, measure_error
 from kmem.problem.operators.row import Convolution
 from kmem.problem.operators.table import find_operator
 from kmem.records import Precision
-from kmem.whole.composing.binding import Composed, bind, read_composed
+from kmem.whole.composing.binding import (
+    SegmentForward,
+    forwards_of,
+    installed,
+    read_composed,
+    why_not_compiled,
+)
+from kmem.whole.composing.compose import EAGER_REST
 from kmem.whole.graphs.capture import Captured, build_real, capture
 from kmem.whole.graphs.drawing import undrawable
 from kmem.whole.graphs.source import Built, read_source
 from kmem.whole.process import answer, ask
-from kmem.whole.proving.clock import EAGER, GRAPH, LONGEST_COMPILE_S, Wanted, is_graph, time_whole
+from kmem.whole.proving.clock import (
+    COMPOSED,
+    EAGER,
+    LATE,
+    LONGEST_COMPILE_S,
+    Wanted,
+    is_graph,
+    time_whole,
+)
 from kmem.whole.proving.oracle import (
+    Results,
     call,
     copied,
     generators,
@@ -50,7 +69,7 @@ _MODULE = "kmem.whole.proving.proof"
 MOST_INTERPRETED = 200_000
 LONGEST_PROOF_S = 900.0
 #: Fields of a question that JSON makes lists of.
-_LISTS = ("inputs", "baselines", "against", "without")
+_LISTS = ("inputs", "baselines", "against", "without", "rests")
 _WHY_NOT_TRACED = "what Python keeps or draws is fixed in it; keep it in buffers"
 
 
@@ -71,13 +90,15 @@ class Question:
     draws: int = 3  # of inputs that the whole is compared on
     backward: bool = False  # gradients of parameters too
     compile_s: float = LONGEST_COMPILE_S  # for compiled forms, then they are left out
+    rests: tuple[str, ...] = (EAGER_REST,)  # how the composed model's other operators may run
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What was found. `how` says what ran; times are medians in milliseconds, pairs as ratios.
 
-    `baselines_ms` are other ways to run the model; names in _graph are ways launched as one CUDA
+    `baselines_ms` are other ways to run the model, and the composed model with its rest run in the
+    way that is slower; names in _graph are ways launched as one CUDA
     graph, composed_graph among them. `gains` has for ways their time over that of the composed
     model launched alike: the median and the lower end of its 95% interval. `without` has for pieces
     the time with them over that without, called and as graphs: the median and its upper end.
@@ -97,13 +118,14 @@ class Proof:
     ratio: float | None = None  # eager over composed, the median over pairs
     ratio_low: float | None = None
     without: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    rest: str = EAGER_REST  # of the composed model: the faster way of those that are right
 
     @property
     def best(self) -> tuple[str, ...]:
         """The fastest other way to run the model, as it is called and as one CUDA graph."""
         times = {**self.baselines_ms, **({} if self.eager_ms is None else {EAGER: self.eager_ms})}
-        times.pop(f"composed{GRAPH}", None)
-        ways = ([name for name in times if is_graph(name) is graph] for graph in (False, True))
+        others = [name for name in times if not name.startswith(COMPOSED)]
+        ways = ([name for name in others if is_graph(name) is graph] for graph in (False, True))
         return tuple(min(names, key=times.__getitem__) for names in ways if names)
 
     def gain(self, *, graph: bool) -> tuple[str, float, float] | None:
@@ -164,14 +186,29 @@ def find_proof(question: Question) -> Proof:
     with torch.set_grad_enabled(question.backward):
         built = build_real(source, precision, device)
         kind, how = _how(captured, device)
+        ways = {
+            rest: forwards_of(built.module, composed.with_rest(rest), kernel_class=kind)
+            for rest in question.rests
+        }
         error = eager_error = 0.0
+        missing: dict[str, str] = {}
+        compile_s = question.compile_s
         for draw in range(question.draws):
             torch.manual_seed(question.seed + draw + 1)
             case = built if draw == 0 else _redrawn(built)
-            found = _compare(case, captured, composed, kind, precision)
-            error, eager_error = max(error, found[0]), max(eager_error, found[1])
-            if found[2]:
-                return Proof(False, how, found[2], error, eager_error)
+            started = time.monotonic()
+            found = _compare(case, captured, ways, precision, compile_s)
+            if draw == 0 and len(ways) > 1:
+                compile_s -= time.monotonic() - started
+            for rest, (mine, known, reason) in found.items():
+                eager_error = max(eager_error, known)
+                if reason and (rest == EAGER_REST or len(ways) == 1):
+                    return Proof(False, how, reason, max(error, mine), eager_error)
+                if reason:
+                    missing[f"{COMPOSED}_{rest}"] = reason
+                    del ways[rest]
+                else:
+                    error = max(error, mine)
         times: dict[str, Any] = {}
         if question.time and device == "cuda":
             wanted = Wanted(
@@ -179,9 +216,11 @@ def find_proof(question: Question) -> Proof:
                 question.against,
                 question.without,
                 question.backward,
-                question.compile_s,
+                compile_s,
+                tuple(ways),
             )
-            times = time_whole(built, composed, wanted)
+            times = time_whole(built, composed, wanted, known=ways)
+    times["missing"] = {**missing, **times.get("missing", {})}
     return Proof(True, how, "", error, eager_error, **times)
 
 
@@ -218,10 +257,18 @@ def _redrawn(built: Built) -> Built:
     return Built(built.module, args, kwargs)
 
 
+#: The largest error, eager's own, and why the whole is refused; empty if it is right.
+_Found = tuple[float, float, str]
+
+
 def _compare(
-    built: Built, captured: Captured, composed: Composed, kind: str, precision: Precision
-) -> tuple[float, float, str]:
-    """The largest error, eager's own, and why the whole is refused; empty if it is right.
+    built: Built,
+    captured: Captured,
+    ways: Mapping[str, Sequence[SegmentForward]],
+    precision: Precision,
+    compile_s: float,
+) -> dict[str, _Found]:
+    """What was found of each way to run the rest of a composed model.
 
     What a forward leaves in buffers is held to the same as what it returns.
     """
@@ -234,19 +281,52 @@ def _compare(
     set_generators(drawn)
     eager = results_of(built, captured, call(built))
     if have_drawn(drawn) and not numbers:
-        return 0.0, 0.0, "its forward draws random numbers, against which nothing can be held"
+        reason = "its forward draws random numbers, against which nothing can be held"
+        return {EAGER_REST: (0.0, 0.0, reason)}
+    answers = _Answers(oracle, eager, traced, _has_cudnn_work(captured))
+    found: dict[str, _Found] = {}
+    for rest, forwards in ways.items():
+        put_back(state)
+        set_generators(drawn)
+        served = [each.served for each in forwards]
+        try:
+            limit = nullcontext() if rest == EAGER_REST else deadline(max(1.0, compile_s))
+            with limit, installed(forwards):
+                ours = results_of(built, captured, call(built))
+        except DeadlinePassed:
+            found[rest] = 0.0, 0.0, LATE
+            continue
+        reason = "; ".join(
+            each.reason
+            for each, before in zip(forwards, served, strict=True)
+            if each.served == before
+        )
+        if reason:
+            reason = f"the composed forward did not run: {reason}"
+        reason = reason or why_not_compiled(forwards)
+        found[rest] = (0.0, 0.0, reason) if reason else _hold(ours, answers, precision)
     put_back(state)
-    set_generators(drawn)
-    with bind(built.module, composed, kernel_class=kind) as handle:
-        ours = results_of(built, captured, call(built))
-        reason = "; ".join(each.reason for each in handle.forwards if not each.served)
-    put_back(state)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What a forward must give, and what the model and its traced graph give."""
+
+    oracle: Results
+    eager: Results
+    traced: Results | None
+    has_cudnn_work: bool
+
+
+def _hold(ours: Results, answers: _Answers, precision: Precision) -> _Found:
+    """Hold what a composed forward gave to what it must."""
+    oracle, eager = answers.oracle, answers.eager
+    traced = answers.traced
     if len(ours) != len(eager):
         return 0.0, 0.0, "it returns another number of tensors"
-    if reason:
-        return 0.0, 0.0, f"the composed forward did not run: {reason}"
     error = eager_error = 0.0
-    cudnn_works = precision is Precision.MATCH and _has_cudnn_work(captured)
+    cudnn_works = precision is Precision.MATCH and answers.has_cudnn_work
     for name, found in ours.items():
         right, known = oracle[name], eager[name]
         if found.shape != known.shape or found.dtype != known.dtype:
