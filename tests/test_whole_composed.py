@@ -492,3 +492,18 @@ def begun(out: Path) -> list[PieceState]:
     state = read_state(out)
     pieces = [] if state is None else [each for each in state.pieces if each.run is not None]
     return [each for each in pieces if list((out / "runs" / each.name).glob("recalled-*"))]
+
+
+def test_weights_that_are_one_no_more_run_the_modules_own_code(tmp_path: Path) -> None:
+    text = model_named("dictionaries", tmp_path)
+    built = build_real(read_source(text))
+    net = built.module
+    with bind(net, composed_of(text, tmp_path, RIGHT)) as handle, torch.no_grad():
+        net(*built.args, **built.kwargs)
+        assert handle.forwards[0].served == 1
+        net.again.weight = torch.nn.Parameter(net.again.weight * 2)
+        found = net(*built.args, **built.kwargs)
+        assert handle.forwards[0].served == 1
+        assert "has several names" in handle.forwards[0].reason
+    with torch.no_grad():
+        torch.testing.assert_close(found["y"], net(*built.args, **built.kwargs)["y"])

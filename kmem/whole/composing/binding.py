@@ -290,6 +290,7 @@ class SegmentForward(BoundForward):
         self._leaves = data["leaves"]
         self._given = [_expected(each) for each in data["given"]]
         self._state = [(*_owner(model, each["name"]), _dtype(each)) for each in data["state"]]
+        self._ties = [[_owner(model, name) for name in names] for names in data["ties"]]
 
     def standings(self) -> list[Standing]:
         return [self.standing("")]
@@ -336,6 +337,9 @@ class SegmentForward(BoundForward):
         for tensor, (_, name, dtype) in zip(state, self._state, strict=True):
             if tensor.dtype != dtype:
                 return f"{name} is of {tensor.dtype}, captured was {dtype}"
+        for (first, name), *others in self._ties:
+            if any(getattr(owner, other) is not getattr(first, name) for owner, other in others):
+                return f"{name} has several names, and was one tensor when it was captured"
         is_recorded = torch.is_grad_enabled() and any(
             each.requires_grad for each in (*tensors, *state)
         )

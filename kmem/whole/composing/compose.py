@@ -101,6 +101,7 @@ def _describe(
         "training": graph.training,
         "modes": list(segment.modes),
         "hooks": segment.hooks,
+        "ties": [list(names) for names in segment.ties],
         "inputs": segment.inputs,
         "outputs": segment.outputs,
         "leaves": [list(leaf) if isinstance(leaf, tuple) else leaf for leaf in segment.leaves],

@@ -47,7 +47,8 @@ class Segment:
     Inputs and outputs are flat in the graph; `inputs` and `outputs` say how they are nested (as
     pytree.treespec_dumps does). `leaves` has for each leaf of the outputs the place among the
     graph's outputs, or the value itself in a tuple of one. `modes` are the modules inside, by
-    paths of the model, that were in another mode than the submodule; `hooks` counts theirs.
+    paths of the model, that were in another mode than the submodule; `hooks` counts theirs. `ties`
+    has the names of each parameter or buffer that has several: the graph knows it by one of them.
     """
 
     path: str
@@ -58,6 +59,7 @@ class Segment:
     calls: int = 1  # of one forward of the model
     modes: tuple[str, ...] = ()
     hooks: int = 0
+    ties: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,16 @@ def _export(module: nn.Module, path: str, call: Call) -> Segment:
         call.times,
         modes,
         sum(map(len, inner_hooks(module))),
+        tuple(_ties(module, path)),
     )
+
+
+def _ties(module: nn.Module, path: str) -> Iterator[tuple[str, ...]]:
+    named: dict[int, list[str]] = {}
+    for every in (module.named_parameters, module.named_buffers):
+        for name, value in every(prefix=path, remove_duplicate=False):
+            named.setdefault(id(value), []).append(name)
+    yield from (tuple(names) for names in named.values() if len(names) > 1)
 
 
 def inner_hooks(module: nn.Module) -> list[Sized]:
