@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
