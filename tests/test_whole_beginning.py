@@ -110,6 +110,17 @@ def test_the_model_itself_has_no_kernels_where_a_run_is_taken_up_again(
     assert composed == [0]
 
 
+def test_a_model_is_not_refused_for_a_process_that_ended_beside_a_piece(
+    asked: list[Question], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = iter([Proof(False, "", "CUDA out of memory"), WAY, OWN])
+    monkeypatch.setattr(beginning_module, "prove", lambda *asked, **how: next(answers))
+    state = state_of(tmp_path)
+    with Beginning(model_in(tmp_path), state, 5.0) as begun:
+        state = begun.wait(state)
+    assert Proof(**json.loads(state.beginning)).error == OWN.error
+
+
 def test_a_model_in_which_no_kernel_can_be_proved_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -96,6 +96,9 @@ class Beginning:
         if self._proof is not None and (wait or self._proof.done()):
             proof, seconds = self._proof.result()
             self._proof = None
+            if not proof.how and not proof.passed and seconds < self._limit_s:
+                # it ended without an answer, as where a piece had the memory: once more, alone
+                proof, seconds = self._pool.submit(self._ask, self._question).result()
             if not proof.passed:
                 raise ProblemError(
                     f"No kernel could be proved in {state.name}: {proof.reason}; "
