@@ -65,7 +65,7 @@ def time_all(
     Args:
         moved_bytes: by the problem, on a device of 100 bytes.
     """
-    seen = SimpleNamespace(now=0.0, told=[], kept=[], limits={}, pool=Pool(), steps=[])
+    seen = SimpleNamespace(now=0.0, told=[], kept=[], limits={}, pool=Pool(), steps=[], leases=0)
     quick = [name for name in names if name != "max_autotune"]
     together = threading.Barrier(len(quick) if quick and moved_bytes == 1 else 1)
 
@@ -84,10 +84,18 @@ def time_all(
         time_ms = times_ms[module.key]
         return Baseline(module.key, Timing(time_ms, time_ms, time_ms, 30), False)
 
+    def open_lease(*about: object) -> Lease:
+        seen.leases += 1
+        return Lease()
+
+    def try_on_cpu() -> None:
+        assert not seen.leases, "others should have the GPU meanwhile"
+        seen.was_tried = True
+
     monkeypatch.setattr(competition, "time", SimpleNamespace(monotonic=lambda: seen.now))
     monkeypatch.setattr(competition, "time_baseline", time_baseline)
     monkeypatch.setattr(competition, "prepare_baseline", prepare_baseline)
-    monkeypatch.setattr(competition, "open_lease", lambda *about: Lease())
+    monkeypatch.setattr(competition, "open_lease", open_lease)
     resources = SimpleNamespace(
         try_on_cpu=lambda: None,
         traced=SimpleNamespace(
@@ -99,10 +107,12 @@ def time_all(
             refresh=lambda worker: None, show=lambda worker: None, names=lambda worker: []
         ),
         reference=lambda: None,
+        try_on_cpu=try_on_cpu,
         keep_baseline_worker=lambda name, worker: seen.kept.append((name, worker.number)),
     )
     timed = Competition(resources, seen.pool, Path("locks"), 10.0, lambda text: None)
     seen.found = timed.time_all(names, seen.told.append)
+    assert seen.was_tried
     return seen
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -15,11 +16,16 @@ from corpus.dishonest import DISHONEST, scale_relu
 from corpus.honest import HONEST, LIBRARY, SCALE_RELU
 from corpus.judging import SharedWorkers, judge_once
 
+from kmem.devices import named_target
+from kmem.host.lease import GpuLease
 from kmem.measure.oracle.domain import find_refused, may_stop_gpu
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.pool.workers import WorkerPool
+from kmem.measure.resources import JudgeResources
 from kmem.measure.worker.tensors import Placement
 from kmem.problem.load import FULL, execute_problem
 from kmem.problem.trace import trace_problem
+from kmem.problem.traced import untraced_problem
 from kmem.records import Contract, Precision, Problem, Purity, Status, Workload
 
 
@@ -195,3 +201,36 @@ def test_the_cpu_is_asked_only_where_an_operator_may_stop_the_gpu(
     graph = trace_problem(loaded, Precision.MATCH)
     assert graph.opaque_reason is None
     assert may_stop_gpu(graph) is may_stop
+
+
+def test_the_cpu_is_asked_before_anything_is_drawn_for_a_gpu_and_again_if_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that draw at once would get each other's numbers, and an error is no answer."""
+    problem = Problem("p", "<p>", problems.PROBABILITIES)
+    traced = untraced_problem(problem, Contract(), named_target("h100"))
+    # of a GPU it has no more than the lease, and that is asked nothing here
+    resources = JudgeResources(
+        traced,
+        seed=1,
+        directory=tmp_path,
+        workers=cast(WorkerPool, None),
+        lease=cast(GpuLease, object()),
+        on_event=lambda text: None,
+    )
+    made: list[torch.device] = []
+
+    def make_reference(
+        problem: Problem, workload: Workload, contract: Contract, placement: Placement, **seed: int
+    ) -> Reference:
+        made.append(placement.device)
+        if len(made) != 2:
+            raise MemoryError("no room")
+        return Reference(problem, workload, contract, placement, **seed)
+
+    monkeypatch.setattr("kmem.measure.resources.Reference", make_reference)
+    monkeypatch.setattr(resources, "_can_share_cuda", lambda: False)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            resources.reference()
+    assert [device.type for device in made] == ["cpu", "cpu", "cuda"]

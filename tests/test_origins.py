@@ -178,6 +178,23 @@ def test_values_that_float32_holds_exactly_stay() -> None:
     assert origin.eq(0).all()
 
 
+def test_sums_of_products_that_float32_holds_exactly_stay() -> None:
+    """Counts are made by products, too: moved, they would excuse what is masked by them."""
+    values = torch.arange(1.0, 65.0, dtype=torch.float64).expand(64, 64) / 3.0
+
+    def run(given: object) -> tuple[torch.Tensor, ...]:
+        kinds = torch.nn.functional.one_hot(torch.arange(64) % 4, 4).double()
+        same = kinds @ kinds.mT
+        before = torch.ones(64, 64).double().tril() @ torch.ones(64, 1).double()
+        picked = values.float().double() @ torch.eye(64).double().roll(1, 0)
+        return values.masked_fill(same != 1, 0.0), values * (before <= 32), picked
+
+    masked, counted, picked = find_origins(run, [], run([]), seed=1)
+    assert (masked <= 4 * values).all()  # of their own roundings
+    assert (counted <= 4 * values).all()
+    assert picked.eq(0).all()
+
+
 def test_origins_are_the_values_that_cancelled_whatever_is_left_of_them() -> None:
     x = torch.tensor([[1.1, -0.3, 700.7, 0.0]], dtype=torch.float64).expand(1, 4).repeat(1, 4)
 

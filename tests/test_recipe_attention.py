@@ -93,6 +93,7 @@ def get_inputs():
         ),
         ("return torch.softmax(q @ k.transpose(-2, -1), 2) @ v", 0),  # over the queries
         ("p = torch.softmax(q @ k.transpose(-2, -1), -1)\n        return p @ v, p", 0),
+        ("p = torch.softmax(k @ k.transpose(-2, -1), -1)\n        return p @ p", 0),
         ("return torch.softmax(q @ k.transpose(-2, -1) * -1.0, -1) @ v", 0),
         ("return torch.softmax((q @ k.transpose(-2, -1)).tril(), -1) @ v", 0),
     ],

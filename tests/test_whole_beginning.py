@@ -71,6 +71,56 @@ def test_what_is_known_of_a_model_comes_beside_its_pieces(
     assert len(asked) == 2
 
 
+def test_a_compiled_way_is_not_lost_by_a_run_that_was_killed_before_it_was_timed(
+    asked: list[Question], tmp_path: Path
+) -> None:
+    state = replace(state_of(tmp_path), beginning=json.dumps(asdict(OWN)))
+    with Beginning(model_in(tmp_path), state, 5.0) as begun:
+        state = begun.wait(state)
+    assert Proof(**json.loads(state.beginning)).baselines_ms["compile"] == 2.0
+    assert [each.baselines for each in asked] == [("compile",)]
+
+
+def test_a_compiled_way_that_failed_is_missing_with_the_reason(
+    asked: list[Question], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def prove(question: Question, **how: object) -> Proof:
+        return Proof(False, "", "it took too long") if question.baselines else OWN
+
+    monkeypatch.setattr(beginning_module, "prove", prove)
+    state = state_of(tmp_path)
+    with Beginning(model_in(tmp_path), state, 5.0) as begun:
+        state = begun.wait(state)
+    assert Proof(**json.loads(state.beginning)).missing == {"compile": "it took too long"}
+
+
+def test_the_model_itself_has_no_kernels_where_a_run_is_taken_up_again(
+    asked: list[Question], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    composed: list[int] = []
+
+    def question_about(model: object, state: ModelState, place: str) -> Question:
+        composed.append(len(state.kept))
+        return ASKED
+
+    monkeypatch.setattr(beginning_module, "question_about", question_about)
+    state = state_of(tmp_path)
+    assert state.kept
+    Beginning(model_in(tmp_path), state, 5.0)
+    assert composed == [0]
+
+
+def test_a_model_is_not_refused_for_a_process_that_ended_beside_a_piece(
+    asked: list[Question], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers = iter([Proof(False, "", "CUDA out of memory"), WAY, OWN])
+    monkeypatch.setattr(beginning_module, "prove", lambda *asked, **how: next(answers))
+    state = state_of(tmp_path)
+    with Beginning(model_in(tmp_path), state, 5.0) as begun:
+        state = begun.wait(state)
+    assert Proof(**json.loads(state.beginning)).error == OWN.error
+
+
 def test_a_model_in_which_no_kernel_can_be_proved_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

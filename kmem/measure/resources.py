@@ -131,6 +131,7 @@ class JudgeResources:
         Raises ProblemError and DeviceMemoryError.
         """
         workload = workload or self.main
+        self.try_on_cpu()  # before: two that draw at once in one process get each other's numbers
         with self._making:
             if workload not in self._references:
                 made = self._make_reference(
@@ -140,7 +141,6 @@ class JudgeResources:
                 if not self.gpu:
                     made.target = cuda_properties(self.traced.device)
                 else:
-                    self.try_on_cpu()
                     made.refused |= self._refused
                     made.is_tried = self._is_tried
             return self._references[workload]
@@ -177,7 +177,6 @@ class JudgeResources:
         with self._trying:
             if not self.gpu or self._is_asked:
                 return
-            self._is_asked = True
             graph = self.traced.graphs.get("full")
             if not may_stop_gpu(graph):
                 self._is_tried = True
@@ -187,6 +186,7 @@ class JudgeResources:
                 make = partial(self._make_reference, name, on_cpu)
                 found = find_refused(make, self.seed_for)
                 self._is_tried, self._refused = found is not None, found or {}
+            self._is_asked = True
 
     def timed_inputs(self) -> TimedInputs:
         """Inputs of the main workload for timed calls."""

@@ -39,10 +39,14 @@ class Beginning:
             spent_s: seconds that the run has taken so far.
         """
         self._model = model
-        self._question = replace(question_about(model, state, _PLACE), draws=1)
+        # a run that is taken up again may have kernels by now
+        bare = replace(state, pieces=())
+        self._question = replace(question_about(model, bare, _PLACE), draws=1)
         self._limit_s = min(_LIMIT_S, max(1.0, state.left_s(spent_s) * _SHARE))
-        self._is_known = bool(state.beginning)
-        self._with_way = state.settings.compile and model.present
+        known = Proof(**json.loads(state.beginning)) if state.beginning else None
+        self._is_known = known is not None
+        is_timed = known is not None and _WAY in {**known.baselines_ms, **known.missing}
+        self._with_way = state.settings.compile and model.present and not is_timed
         self._pool = ThreadPoolExecutor(1)
         self._process: Popen[str] | None = None
         self._is_over = False
@@ -53,10 +57,10 @@ class Beginning:
         if not self._is_known:
             self._model.say("holding the model to itself, and timing it")
             self._proof = self._pool.submit(self._ask, self._question)
-            if self._with_way:
-                compile_s = max(1.0, self._limit_s - _BESIDE_COMPILING_S)
-                ways = replace(self._question, draws=0, baselines=(_WAY,), compile_s=compile_s)
-                self._ways = self._pool.submit(self._ask, ways)
+        if self._with_way:
+            compile_s = max(1.0, self._limit_s - _BESIDE_COMPILING_S)
+            ways = replace(self._question, draws=0, baselines=(_WAY,), compile_s=compile_s)
+            self._ways = self._pool.submit(self._ask, ways)
         return self
 
     def __exit__(
@@ -92,6 +96,9 @@ class Beginning:
         if self._proof is not None and (wait or self._proof.done()):
             proof, seconds = self._proof.result()
             self._proof = None
+            if not proof.how and not proof.passed and seconds < self._limit_s:
+                # it ended without an answer, as where a piece had the memory: once more, alone
+                proof, seconds = self._pool.submit(self._ask, self._question).result()
             if not proof.passed:
                 raise ProblemError(
                     f"No kernel could be proved in {state.name}: {proof.reason}; "
@@ -101,9 +108,10 @@ class Beginning:
         if self._ways is not None and self._ways.done() and state.beginning:
             ways, _ = self._ways.result()
             self._ways = None
-            if ways.passed:
-                before = Proof(**json.loads(state.beginning))
-                state = replace(state, beginning=json.dumps(asdict(with_baselines(before, ways))))
+            if not ways.passed:  # a report without it would say that it was beaten
+                ways = Proof(True, "", missing={_WAY: ways.reason})
+            before = Proof(**json.loads(state.beginning))
+            state = replace(state, beginning=json.dumps(asdict(with_baselines(before, ways))))
         return state
 
     def wait(self, state: ModelState) -> ModelState:

@@ -65,7 +65,10 @@ def read_written_out(graph: OpGraph, last: Node) -> WrittenOut | None:
         query = scaled.args[0].name
     nodes.sort(key=lambda node: graph.place(node.name))
     names = tuple(node.name for node in nodes)
-    return WrittenOut(names, query, turned.args[0].name, last.args[1].name, scale, hidden)
+    key, value = turned.args[0].name, last.args[1].name
+    if {query, key, value, hidden} & {*names}:  # a product of one of them and itself
+        return None
+    return WrittenOut(names, query, key, value, scale, hidden)
 
 
 def _unscaled(graph: OpGraph, read: object, nodes: list[Node]) -> tuple[Node | None, float]:

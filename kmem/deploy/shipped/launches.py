@@ -34,9 +34,8 @@ def traceable_kernel(entry: Entry) -> type[nn.Module]:
             value.kernel = wrapped[id(value.kernel)][1]
     for name, launched in wrapped.values():
         setattr(module, name, launched)
-    if hasattr(module, "_key"):
+    if hasattr(module, "_Launch"):  # what kmem emits: in others the names may mean anything
         module._key = _no_handle
-    if hasattr(module, "_parts"):
         module._parts = _tensors_apart
     return module.ModelNew
 

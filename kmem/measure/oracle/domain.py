@@ -4,8 +4,8 @@ They are found on the CPU before a GPU is asked. A check of values that fails on
 probability outside [0, 1], an index out of range) is a device-side assertion, after which nothing
 more runs in that process; the same check on the CPU is an exception.
 
-A module none of whose operators checks values has nothing to find: what else it may raise, it
-raises on a GPU as well.
+A module none of whose operators checks values has nothing to find: what else it may raise stops no
+GPU. Some of that a GPU does not raise at all (a division of integers by zero), but answers anyhow.
 
 Covered: modules that run on the CPU and are small or can be made small. Not covered: others; there
 an assertion ends the judge in one line.

@@ -15,7 +15,7 @@ stochastic modules, which have no oracle.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -44,8 +44,9 @@ FindOrigins: TypeAlias = Callable[
 class _Moved(TorchDispatchMode):
     """Moves what operators return by one rounding of float32, wherever float32 would round it.
 
-    What is exact in float32 stays: copies of inputs, constants, masks. Operands of products are
-    moved whatever they are, for float32 rounds between them.
+    What is exact in float32 stays: copies of inputs, constants, masks, and sums of products of such
+    (counts, rows picked by a one-hot matrix), for a module may compare them with a number. Operands
+    of other sums are moved whatever they are, for float32 rounds between them.
     """
 
     def __init__(self, seed: int, sign: float) -> None:
@@ -60,23 +61,23 @@ class _Moved(TorchDispatchMode):
         arguments: tuple[object, ...] = (),
         keywords: Mapping[str, object] | None = None,
     ) -> object:
-        if operator.overloadpacket in _PRODUCTS:
-            arguments = tuple(self._moved_operand(value) for value in arguments)
         result = operator(*arguments, **(keywords or {}))
+        if operator.overloadpacket in _PRODUCTS and _is_wide(result):
+            operands = tuple(self._moved_operand(value) for value in arguments)
+            moved = operator(*operands, **(keywords or {}))
+            result = torch.where(result.float() != result, moved, result)
         is_view = any(
             each.alias_info is not None and not each.alias_info.is_write
             for each in operator._schema.returns
         )
         if not is_view:
             for value in result if isinstance(result, list | tuple) else [result]:
-                if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
+                if _is_wide(value):
                     self._move(value)
         return result
 
     def _moved_operand(self, value: object) -> object:
-        if not isinstance(value, torch.Tensor) or value.dtype is not torch.float64:
-            return value
-        return value * self._coins(value).add_(1)
+        return value * self._coins(value).add_(1) if _is_wide(value) else value
 
     def _move(self, value: torch.Tensor) -> None:
         if 0 in value.stride():  # an element that stands for many
@@ -91,6 +92,10 @@ class _Moved(TorchDispatchMode):
             self._generators[value.device] = generator
         coins = torch.empty(value.shape, dtype=value.dtype, device=value.device)
         return coins.bernoulli_(0.5, generator=generator).mul_(2).sub_(1).mul_(self._step)
+
+
+def _is_wide(value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float64
 
 
 def find_origins(
