@@ -97,7 +97,6 @@ def time_all(
     monkeypatch.setattr(competition, "prepare_baseline", prepare_baseline)
     monkeypatch.setattr(competition, "open_lease", open_lease)
     resources = SimpleNamespace(
-        try_on_cpu=lambda: None,
         traced=SimpleNamespace(
             problem=None,
             device=SimpleNamespace(l2_bytes=1, memory_bytes=100),
