@@ -24,9 +24,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -44,6 +44,7 @@ from shipped_buckets import (
 )
 from shipped_checks import DEVICE, check_package
 from shipped_kernels import GPU, ROOT, at_small_sizes, make_package, write_kernels
+from shipped_workers import LEAST_SECONDS, Conversation, ask, ended_at
 
 from kmem.bench.problems import find_problems
 from kmem.deploy.package import Package, find_package
@@ -55,8 +56,6 @@ from kmem.records import Problem
 
 #: Shares of the time that the parts may take, when all run.
 SHARES = {"start": 0.1, "winners": 0.4, "buckets": 0.5}
-#: With less time left no further process is started.
-LEAST_SECONDS = 5.0
 #: A core is left to this process, and one to the GPU's driver.
 WORKERS_AT_ONCE = max(2, len(os.sched_getaffinity(0)) - 2)
 #: What a part is given: its options, a directory, and whom it tells what it has found so far.
@@ -115,29 +114,6 @@ class Kept:
             partial_file = self._place.with_suffix(".partial")
             partial_file.write_text(json.dumps(self.told, indent=1) + "\n", encoding="utf-8")
             partial_file.replace(self._place)
-
-
-def ask(worker: str, *words: str, ends: float) -> Any:
-    """What a process of this file's own answers; a row that says why there is no answer."""
-    command = [sys.executable, __file__, "worker", worker, *words, *(() if GPU else ("--dry",))]
-    left = ends - time.monotonic()
-    if left < LEAST_SECONDS:
-        return {"late": "no time was left"}
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},  # processes are enough
-            capture_output=True,
-            text=True,
-            timeout=left,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"late": "stopped at the end of its time"}
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:]
-        return {"worker": f"FAILED(it ended with {done.returncode}: {said})"}
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 # --- start
@@ -270,7 +246,7 @@ def check_winner(problem: Problem, place: str) -> dict[str, Any]:
     """What became of each check of a problem's winner, or why there is none to check.
 
     Nobody has judged what recipes write here: of a few kernels the first is taken whose values are
-    right.
+    right. Where none is, the problem fails.
     """
     try:
         with Memory() as memory:
@@ -280,9 +256,11 @@ def check_winner(problem: Problem, place: str) -> dict[str, Any]:
         for number, kernel in enumerate(kernels):
             package = make_package([(problem, kernel)], Path(place) / str(number), "shipped")
             row = check_package(package)
-            if "wrong" not in row:
+            if "opcheck" in row:
                 return row | {"package": str(package.directory)}
-        return {"skipped": f"of {len(kernels)} kernels that recipes write none is right"}
+            if "wrong" not in row:
+                return row
+        return {"kernel": f"FAILED(none of {len(kernels)} is right)"}
     except KmemError as ex:
         return {"skipped": str(ex).splitlines()[0]}
 
@@ -303,7 +281,7 @@ def check_buckets(options: argparse.Namespace, place: Path, keep: Callable[[Any]
             )
             for number in range(workers)
         ]
-        stack.enter_context(_ended_at(options.ends, asked))
+        stack.enter_context(ended_at(options.ends, asked))
         told["prepared"] = [next(each.answers, None) or each.failure() for each in asked]
         print("prepared", json.dumps(told["prepared"]), flush=True)
         for each in asked:
@@ -319,72 +297,6 @@ def check_buckets(options: argparse.Namespace, place: Path, keep: Callable[[Any]
         told[name] = tell_buckets(name, found, place / "tables")
         print(name, {key: value for key, value in told[name].items() if key != "rows"}, flush=True)
         keep(told)
-
-
-class Conversation:
-    """A process of this file's own that answers in lines, and goes on when it is told to.
-
-    A context manager; the process ends with it.
-    """
-
-    def __init__(self, worker: str, *words: str) -> None:
-        command = [sys.executable, __file__, "worker", worker, *words]
-        self._said = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - until the end
-        self._process = subprocess.Popen(
-            [*command, *(() if GPU else ("--dry",))],
-            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},  # processes are enough
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-        )
-        self.answers = self._read()
-
-    def _read(self) -> Iterator[dict[str, Any]]:
-        for line in self._process.stdout:
-            if line.startswith("{"):  # compilers print, too
-                yield json.loads(line)
-
-    def go_on(self) -> None:
-        """Let it answer what it was asked to wait with; nothing if it has ended."""
-        with suppress(OSError):
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-
-    def failure(self) -> dict[str, str]:
-        """What a process said that has ended because it failed; empty for any other."""
-        if self._process.wait() <= 0:  # those below are ended from here
-            return {}
-        self._said.seek(0)
-        return {"worker": f"FAILED({self._said.read().strip().splitlines()[-1:]})"}
-
-    def end(self) -> None:
-        """Whatever it does."""
-        self._process.kill()
-
-    def __enter__(self) -> "Conversation":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.end()
-        self._process.wait()
-        self._said.close()
-
-
-@contextmanager
-def _ended_at(ends: float, asked: Sequence[Conversation]) -> Iterator[None]:
-    """Meanwhile end every process at a moment (of time.monotonic)."""
-
-    def end_all() -> None:
-        for each in asked:
-            each.end()
-
-    timer = threading.Timer(ends - time.monotonic(), end_all)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 PARTS: dict[str, Part] = {
