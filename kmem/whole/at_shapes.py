@@ -18,14 +18,14 @@ from kmem.plugins import Registry
 from kmem.problem.shapes import Shape, combine_sizes, label_of, problem_at, read_shapes
 from kmem.records import Problem
 from kmem.run.directory import RunDirectory, default_run_directory
-from kmem.serialize import from_data, to_data
+from kmem.serialize import to_data
 from kmem.whole.composing.bucket_table import write_table
 from kmem.whole.graphs.capture import input_shapes
 from kmem.whole.graphs.source import absolute_name, read_source
 from kmem.whole.holding import Watch
 from kmem.whole.optimizing import optimize_model
 from kmem.whole.result import ModelResult
-from kmem.whole.state import ModelSettings
+from kmem.whole.state import ModelSettings, read_kept
 
 ASKED = "shapes.json"
 _BRACKET = re.compile(r"\[[^\]]*\]")
@@ -133,15 +133,7 @@ def read_asked(directory: Path) -> AskedShapes | None:
 
     Raises OutputError: if there is one of another version.
     """
-    place = directory / ASKED
-    if not place.is_file():
-        return None
-    try:
-        return from_data(AskedShapes, json.loads(place.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError) as ex:
-        raise OutputError(
-            f"{place} is of another version of kmem ({ex}); begin in another directory with --out"
-        ) from ex
+    return read_kept(AskedShapes, directory / ASKED)
 
 
 def _settings_at(

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 from kmem.errors import OutputError
 from kmem.run.directory import RunDirectory
@@ -14,6 +15,7 @@ from kmem.run.setup.settings import RunSettings
 from kmem.serialize import from_data, to_data
 
 STATE = "model.json"
+Kept = TypeVar("Kept")
 
 
 class PieceStatus(Enum):
@@ -112,11 +114,18 @@ def read_state(directory: Path) -> ModelState | None:
 
     Raises OutputError: if there is one of another version.
     """
-    place = directory / STATE
+    return read_kept(ModelState, directory / STATE)
+
+
+def read_kept(kind: type[Kept], place: Path) -> Kept | None:
+    """A record that a run keeps in a file; None if there is no file.
+
+    Raises OutputError: if it is one of another version.
+    """
     if not place.is_file():
         return None
     try:
-        return from_data(ModelState, json.loads(place.read_text(encoding="utf-8")))
+        return from_data(kind, json.loads(place.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError) as ex:
         raise OutputError(
             f"{place} is of another version of kmem ({ex}); begin in another directory with --out"

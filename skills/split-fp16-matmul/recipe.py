@@ -21,6 +21,7 @@ from kmem.codegen.products.shared_sites import find_shares
 from kmem.codegen.products.sites import find_products
 from kmem.codegen.products.tuning import (
     SHARE_OF_BANDWIDTH,
+    TILE_ROLES,
     TileLoop,
     joining_ms,
     product_cost_ms,
@@ -72,13 +73,7 @@ class SplitMatmul(Recipe):
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
     roles = {
-        "block_m": (Role("tile"),),
-        "block_n": (Role("tile"),),
-        "block_k": (Role("depth"),),
-        "warps": (Role("warps"),),
-        "stages": (Role("stages"),),
-        "group": (Role("grouping"),),
-        "splits": (Role("split"),),
+        **TILE_ROLES,
         "split": (Role("fusion", (("ahead",), ("in_loop",))),),
     }
 

@@ -13,7 +13,7 @@ narrower than what is made of it. `gather_rows` reads the rows of a table in the
 that an embedding made of them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -69,12 +69,17 @@ def grow_opening(graph: OpGraph, name: str, product: Node, taken: Collection[str
         name: what the product reads.
         taken: nodes that may not join.
     """
-    members = _grow(graph, name, product, taken)
+    spec = graph.spec(name)
+
+    def joins(node: Node) -> bool:
+        is_alike = isinstance(node.output, TensorSpec) and node.spec.shape == spec.shape
+        return is_alike and node.name not in taken and _joins(graph, node)
+
+    members = grow_operand(graph, name, product, joins, graph.users)
     if not members:
         return leave_closed(graph, name)
     chosen = {member.name for member in members}
     leaves = dict.fromkeys(leaf for node in members for leaf in node.refs() if leaf not in chosen)
-    spec = graph.spec(name)
     sources = [
         leaf
         for leaf in leaves
@@ -116,9 +121,20 @@ def _gathered(node: Node) -> tuple[str, str]:
     return (given[0], given[1]) if copies and len(given) == 2 and not node.kwargs else ("", "")
 
 
-def _grow(graph: OpGraph, name: str, product: Node, taken: Collection[str]) -> list[Node]:
-    """Pointwise nodes of which an operand is made, and that nothing else reads, in graph order."""
-    shape = graph.spec(name).shape
+def grow_operand(
+    graph: OpGraph,
+    name: str,
+    product: Node,
+    joins: Callable[[Node], bool],
+    readers: Callable[[str], Iterable[Node]],
+) -> list[Node]:
+    """Nodes of which an operand is made, and that nothing else reads, in graph order.
+
+    Args:
+        name: of the operand.
+        joins: whether a node may be one of them.
+        readers: the nodes that count as reading a value; the product's, or one's own, are allowed.
+    """
     joined = {product.name}
     members: list[Node] = []
     seen: set[str] = set()
@@ -133,10 +149,8 @@ def _grow(graph: OpGraph, name: str, product: Node, taken: Collection[str]) -> l
     while waiting:
         node = graph.node(heappop(waiting)[1])
         assert node is not None
-        is_inner = all(user.name in joined for user in graph.users(node.name))
-        if node.name in taken or node.name in graph.outputs or not is_inner:
-            continue
-        if isinstance(node.output, TensorSpec) and node.spec.shape == shape and _joins(graph, node):
+        is_inner = all(user.name in joined for user in readers(node.name))
+        if node.name not in graph.outputs and is_inner and joins(node):
             joined.add(node.name)
             members.append(node)
             for value in node.refs():

@@ -22,6 +22,7 @@ from kmem.codegen.products.matmul import (
 from kmem.codegen.products.sites import find_products
 from kmem.codegen.products.tiled_kernel import TILE_MATMUL
 from kmem.codegen.products.tuning import (
+    TILE_ROLES,
     TileLoop,
     TileSettings,
     fit_tile,
@@ -39,7 +40,7 @@ from kmem.codegen.text.accumulate import PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.text.calls import write_launch
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div
-from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 
 
@@ -108,15 +109,7 @@ class TiledProducts(Recipe):
         self.find = find
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
-    roles = {
-        "block_m": (Role("tile"),),
-        "block_n": (Role("tile"),),
-        "block_k": (Role("depth"),),
-        "warps": (Role("warps"),),
-        "stages": (Role("stages"),),
-        "group": (Role("grouping"),),
-        "splits": (Role("split"),),
-    }
+    roles = TILE_ROLES
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [site for site in self.find(graph, contract) if _is_matrix(site.detail)]

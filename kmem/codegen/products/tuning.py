@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from kmem.codegen.products.contraction import Product
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Site
+from kmem.recipes import Role, Site
 from kmem.records import DTYPE_BYTES, Device
 
 #: From issuing a tile's loads to their arrival in shared memory; what a program costs beside its
@@ -57,6 +57,16 @@ class TileSettings:
         return self.warps > 4 and self.block_m < 16 * self.warps
 
 
+#: What these knobs are to a skill that moves them.
+TILE_ROLES = {
+    "block_m": (Role("tile"),),
+    "block_n": (Role("tile"),),
+    "block_k": (Role("depth"),),
+    "warps": (Role("warps"),),
+    "stages": (Role("stages"),),
+    "group": (Role("grouping"),),
+    "splits": (Role("split"),),
+}
 Tile = TypeVar("Tile", bound=TileSettings)
 
 

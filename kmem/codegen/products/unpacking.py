@@ -15,12 +15,11 @@ that read other bits, operands with batch axes.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from math import prod
 
 from kmem.codegen.chains.epilogue import Epilogue
 from kmem.codegen.products.places import ZERO, Place, along, computed, reshape_places
-from kmem.codegen.products.prologue import Opening
+from kmem.codegen.products.prologue import Opening, grow_operand
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.expressions import (
@@ -81,7 +80,16 @@ def grow_unpacked(
     """
     if sorted(letters) != ["k", "n"] or graph.node(name) is None:
         return None
-    members = _grow(graph, name, product, taken)
+
+    def joins(node: Node) -> bool:
+        is_one = isinstance(node.output, TensorSpec) and node.name not in taken
+        return is_one and _kind(graph, node) is not None
+
+    def readers(value: str) -> list[Node]:
+        users = graph.users(value)
+        return [user for user in users if lowering_of(graph, user) is not Layout.MARKER]
+
+    members = grow_operand(graph, name, product, joins, readers)
     spec = graph.spec(name)
     writing = _Writing(graph, {node.name: node for node in members})
     places = [along(letter, size) for letter, size in zip(letters, spec.shape, strict=True)]
@@ -114,36 +122,6 @@ def grow_unpacked(
         tile_bytes=writing.tile_bytes,
         read_bytes=sum(source.bytes for source in sources),
     )
-
-
-def _grow(graph: OpGraph, name: str, product: Node, taken: Collection[str]) -> list[Node]:
-    """Nodes of which an operand is made, and that nothing else reads, in graph order."""
-    joined = {product.name}
-    members: list[Node] = []
-    seen: set[str] = set()
-    waiting: list[tuple[int, str]] = []
-
-    def add(value: str) -> None:
-        if value not in seen and graph.node(value) is not None:
-            seen.add(value)
-            heappush(waiting, (-graph.place(value), value))
-
-    add(name)
-    while waiting:
-        node = graph.node(heappop(waiting)[1])
-        assert node is not None
-        readers = [
-            user for user in graph.users(node.name) if lowering_of(graph, user) is not Layout.MARKER
-        ]
-        is_inner = all(user.name in joined for user in readers)
-        if node.name in taken or node.name in graph.outputs or not is_inner:
-            continue
-        if isinstance(node.output, TensorSpec) and _kind(graph, node) is not None:
-            joined.add(node.name)
-            members.append(node)
-            for value in node.refs():
-                add(value)
-    return members[::-1]
 
 
 def _kind(graph: OpGraph, node: Node) -> str | None:
