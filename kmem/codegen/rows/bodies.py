@@ -37,7 +37,7 @@ class RowBodies:
             needed = passes.closure(item.read for item in reduces)
             # what comes after the last reduction is asked for before the first: its way from memory
             # would begin when a row's threads have waited for each other
-            for item in needed + passes.shared_loads() * (number == 0):
+            for item in needed + passes.early_loads() * (number == 0):
                 if item.name not in written:
                     lines += passes.write(item, hint)
                     written.add(item.name)

@@ -94,7 +94,7 @@ class RowPasses:
                 needed.update(item.reads if isinstance(item, Map) else ())
         return found[::-1]
 
-    def shared_loads(self) -> list[Load | Map]:
+    def early_loads(self) -> list[Load | Map]:
         """Loads for element stores that do not fill a tile, as of a layer norm's weights.
 
         They take few registers, while a tile more would take as many as the row itself: too many

@@ -49,8 +49,8 @@ def _tensors_apart(
 ) -> list[torch.Tensor]:
     """What emitted launchers ask for as parts of one allocation: an allocation each.
 
-    Of bytes that are cut and viewed as another type Inductor knows no aliases: it gave the memory
-    to others while kernels still wrote to it (torch 2.11).
+    Kernels on bytes that were cut and viewed as another type ended in illegal memory accesses under
+    Inductor (torch 2.11, H200), for which such a view is a tensor of its own.
     """
     return [scratch.new_empty((end - start) // of.itemsize, dtype=of) for start, end, of in layout]
 
