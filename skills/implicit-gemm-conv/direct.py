@@ -69,14 +69,14 @@ def kmem_direct_conv(
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
     BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
-    C: tl.constexpr, CP: tl.constexpr, COP: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, COP: tl.constexpr, GAP: tl.constexpr,
     PADDED: tl.constexpr, TF32: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
     PROMOTE: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of output channels by positions of one image and group. S, L, B: strides, dilations,
-    borders (padding). SPLIT: fp32 in two TF32 parts, three products. PROMOTE: steps in one short
-    sum, 0 for one long sum.
+    borders (padding). GAP: elements of others between images. SPLIT: fp32 in two TF32 parts, three
+    products. PROMOTE: steps in one short sum, 0 for one long sum.
     """
     channel_blocks: tl.constexpr = COP // BLOCK_CO
     position_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
@@ -87,6 +87,8 @@ def kmem_direct_conv(
     positions = pid // channel_blocks % position_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
     batch = pid // (channel_blocks * position_blocks)
     x += batch.to(tl.int64) * (C * D * H * W)
+    if GAP > 0:
+        x += (batch // BATCH_INNER).to(tl.int64) * GAP
     d = positions // (OH * OW) * SD - BD
     h = positions // OW % OH * SH - BH
     wide = positions % OW * SW - BW
@@ -194,7 +196,8 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         *output_arguments(detail),
         window_arguments(detail, [axis.size for axis in detail.axes]),
         ", ".join(f"B{letter}={border}" for letter, border in borders),
-        f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, PADDED={detail.is_padded}",
+        f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, GAP={detail.gap}",
+        f"PADDED={detail.is_padded}",
         f"TF32=tf32, SPLIT={is_split(detail, knobs)}, WIDEN=x.is_cpu, "
         f"PROMOTE={promote_steps(detail, knobs)}",
         f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
