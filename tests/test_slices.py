@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from compile_sm90 import compile_jobs
 
 from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
 from kmem.devices import named_target
@@ -34,6 +35,7 @@ def problem(layers: str, forward: str, inputs: str = "2, 16, 6, 6") -> str:
     """A module with these statements in its constructor and its forward."""
     return f"""
 import torch
+from compile_sm90 import compile_jobs
 import torch.nn as nn
 import torch.nn.functional as F
 
@@ -304,3 +306,91 @@ def test_other_inputs_run_the_reference_operators() -> None:
     assert_close(model(x).detach(), found)
     with pytest.warns(UserWarning, match="gradients are recorded"):
         assert new(module.get_inputs()[0]).requires_grad
+
+
+STRIPS = {"depths": 1, "rows": 4, "groups": 16, "shift": "load", "strips": 8, "warps": 4}
+#: Convolutions of a half of the channels, as a split leaves it: skill, layer, and its settings.
+READERS = {
+    "staged": (
+        "staged-half-conv",
+        "nn.Conv2d(64, 128, 3, padding=1)",
+        {
+            "terms": 1,
+            "block_p": 128,
+            "block_co": 128,
+            "block_k": 64,
+            "copy_bytes": 16,
+            "warps": 8,
+            "stages": 3,
+            "sums_along": "positions",
+            "ACCURACY": 0,
+        },
+    ),
+    "direct": (
+        "implicit-gemm-conv",
+        "nn.Conv2d(64, 128, 1)",
+        {"block_p": 128, "block_co": 128, "block_k": 16, "ACCURACY": 0},
+    ),
+    "depthwise": (
+        "depthwise-rolling-rows",
+        "nn.Conv2d(64, 64, 3, padding=1, groups=64)",
+        {
+            "depths": 1,
+            "rows": 4,
+            "lanes": 4,
+            "groups": 16,
+            "shift": "load",
+            "strips": 8,
+            "warps": 4,
+        },
+    ),
+    "pooling": (
+        "separable-pooling",
+        "nn.MaxPool2d(3, 2, 1)",
+        {
+            "depths": 1,
+            "rows": 4,
+            "lanes": 2,
+            "groups": 16,
+            "shift": "load",
+            "strips": 8,
+            "warps": 4,
+        },
+    ),
+}
+
+
+def half_read_by(layer: str, inputs: str) -> str:
+    return problem(f"self.layer = {layer}", "return self.layer(x.chunk(2, 1)[1])", inputs)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_half_of_the_channels_is_read_where_it_lies(name: str) -> None:
+    skill, layer, _ = READERS[name]
+    source = half_read_by(layer, "2, 128, 6, 6")
+    module, graph = trace_source(source)
+    text = written(source, graph, (skill,))
+    forward = text[text.index("def _forward") :]
+    assert "_launch_" in forward and "_laid_out(getitem" not in forward
+    expected, found, *_ = run_both(module, text)
+    assert_close(expected, found)
+
+
+@pytest.mark.slow
+def test_what_reads_slices_spills_no_more_on_sm_90_than_what_reads_whole_tensors() -> None:
+    shapes = (
+        half_read_by,
+        lambda layer, _: problem(f"self.layer = {layer}", "return self.layer(x)", "8, 64, 56, 56"),
+    )
+    jobs = [
+        (skill, write(layer, "8, 128, 56, 56"), "match", settings)
+        for skill, layer, settings in READERS.values()
+        for write in shapes
+    ]
+    compiled = compile_jobs(jobs)
+    for sliced, whole in zip(compiled[::2], compiled[1::2], strict=True):
+        for one, other in zip(sliced, whole, strict=True):
+            assert (one["local"], one["stack"]) == (other["local"], other["stack"]) == (0, 0)
+            assert one["registers"] <= other["registers"] + 16
+            assert one["wide_loads"] == other["wide_loads"]
+            assert one["async_copies"] == other["async_copies"]
