@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from kmem.codegen.module.counters import move_together
 from kmem.codegen.module.entries import Launcher
 from kmem.codegen.module.library_calls import attribute, write_call, write_constant
 from kmem.codegen.module.placing import Placement, Slices
@@ -196,6 +197,7 @@ class _ForwardWriter:
         self.launchers = launchers
         self.steady = steady
         self.slices = Slices(graph, placement, f"{_first_tensor(graph)}.device")
+        self.counters = move_together(graph)
         self.lays_out = False
         self.unpacking: list[str] = []  # statements that fetch what was staged
         self._made = {placeholder.name for placeholder in graph.placeholders}
@@ -239,6 +241,8 @@ class _ForwardWriter:
         self._made.add(node.name)
         if node.name in self.steady.made:
             return []
+        if node.name in self.counters:
+            return [self.counters[node.name]] if self.counters[node.name] else []
         if node.name in self.slices.wholes:
             self._sure.add(node.name)
             return self.slices.put_together(node)
