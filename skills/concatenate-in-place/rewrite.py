@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kmem.problem.graph import Node, OpGraph, Ref
-from kmem.problem.homes import Concatenation, possible_homes, read_concatenation
+from kmem.problem.homes import Concatenation, Home, possible_homes, read_concatenation
 from kmem.problem.operators.table import find_operator
 from kmem.records import Contract, TensorSpec
 from kmem.rewrites import Rewrite, Rewriting
@@ -33,19 +33,23 @@ class ConcatenateInPlace(Rewrite):
 def _share_fronts(graph: OpGraph) -> OpGraph:
     """Concatenations that begin with all parts of an earlier one begin with that one instead."""
     before: list[Concatenation] = []
+    fronts: dict[str, Concatenation] = {}
     for node in graph.nodes:
         cat = read_concatenation(graph, node)
         if cat is None:
             continue
-        fronts = [each for each in before if _is_front(each, cat)]
-        if fronts:
-            front = max(fronts, key=lambda each: len(each.parts))
-            shared = _with_node(graph, _beginning_with(node, front))
-            home = possible_homes(shared).get(front.name)
-            if home is not None and home.cat == cat.name:
-                graph = shared
+        found = [each for each in before if _is_front(each, cat)]
+        if found:
+            fronts[cat.name] = max(found, key=lambda each: len(each.parts))
         before.append(cat)
-    return graph
+    homes = possible_homes(_beginning_with(graph, fronts))
+    # one that could not lie there would be copied as a whole
+    kept = {name: front for name, front in fronts.items() if _lies_in(homes, front.name, name)}
+    return _beginning_with(graph, kept)
+
+
+def _lies_in(homes: Mapping[str, Home], part: str, whole: str) -> bool:
+    return part in homes and homes[part].cat == whole
 
 
 def _is_front(front: Concatenation, cat: Concatenation) -> bool:
@@ -53,14 +57,19 @@ def _is_front(front: Concatenation, cat: Concatenation) -> bool:
     return front.dim == cat.dim and count < len(cat.parts) and front.parts == cat.parts[:count]
 
 
-def _beginning_with(node: Node, front: Concatenation) -> Node:
+def _beginning_with(graph: OpGraph, fronts: Mapping[str, Concatenation]) -> OpGraph:
+    """The graph in which these concatenations begin with others."""
+    if not fronts:
+        return graph
+    nodes = tuple(
+        _begin(node, fronts[node.name]) if node.name in fronts else node for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
+
+
+def _begin(node: Node, front: Concatenation) -> Node:
     tensors = (Ref(front.name), *node.args[0][len(front.parts) :])
     return replace(node, args=(tensors, *node.args[1:]))
-
-
-def _with_node(graph: OpGraph, node: Node) -> OpGraph:
-    nodes = tuple(node if each.name == node.name else each for each in graph.nodes)
-    return replace(graph, nodes=nodes)
 
 
 def _lay_parts(graph: OpGraph) -> OpGraph:

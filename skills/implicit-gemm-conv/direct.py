@@ -16,8 +16,8 @@ from kmem.codegen.convolutions.convolution import (
     Convolution,
     output_arguments,
     window_arguments,
-    write_launcher,
 )
+from kmem.codegen.convolutions.norming import leave_moments, norm_kernels, write_normed_launcher
 from kmem.codegen.convolutions.staged_operands import PACK_FILTER, packing_block, padded_outputs
 from kmem.codegen.products.matmul import STORE_TILE
 from kmem.codegen.text.accumulate import ADD_CHAIN, steps_in_chain
@@ -175,6 +175,7 @@ def promote_steps(detail: Convolution, knobs: DirectSettings) -> int:
 
 def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
     """The kernels and the launcher at one setting."""
+    leaving = leave_moments(detail)
     padded_c = ceil_div(detail.group_in, knobs.block_k) * knobs.block_k
     padded_k, padded_out = detail.taps * padded_c, padded_outputs(detail, knobs.block_co)
     rows = detail.groups * padded_out
@@ -193,7 +194,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         "kmem_direct_conv",
         tiles * detail.batches,
         "x, packed, out",
-        *output_arguments(detail),
+        *output_arguments(leaving),
         window_arguments(detail, [axis.size for axis in detail.axes]),
         ", ".join(f"B{letter}={border}" for letter, border in borders),
         f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, GAP={detail.gap}",
@@ -211,7 +212,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         multiply,
     ]
     return Emission(
-        hand_in(_KERNELS, {AFTER: detail.epilogue}),
-        write_launcher(detail, statements),
+        (*hand_in(_KERNELS, {AFTER: leaving.epilogue}), *norm_kernels(detail)),
+        write_normed_launcher(detail, statements, knobs.block_p),
         own_size_only=detail.dtype == "float32" and not is_split(detail, knobs),
     )

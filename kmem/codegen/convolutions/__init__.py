@@ -6,6 +6,7 @@ Dense convolutions, as products:
 
 - convolution.py: dense convolutions in one form.
 - closing.py: reductions over the channels that a tile of a convolution holds.
+- norming.py: a batch norm in training mode, whose statistics the tiles leave.
 - pooled_tile.py: poolings whose windows a tile of a convolution holds whole.
 - staged_operands.py: an image staged in half precision, and a packed filter.
 - staged_conv.py: the product of staged operands.

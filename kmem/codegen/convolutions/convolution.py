@@ -34,6 +34,23 @@ _MAX_OFFSET = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
+class TrainedNorm:
+    """A batch norm in training mode behind a convolution, see norming.py.
+
+    `roles` are the parameters that it has: "weight", "bias", "running_mean" and "running_var", of
+    which the latter move by `momentum`. `chain` is it and what follows, `steps` those of the
+    operands of what follows, as a `Convolution`'s; `result` is how the result lies.
+    """
+
+    eps: float
+    momentum: float
+    roles: tuple[str, ...]
+    chain: Epilogue
+    steps: tuple[tuple[int, int, int, int], ...]
+    result: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
 class Convolution:
     """A dense convolution over contiguous images; `gap` elements of others lie behind each input.
 
@@ -59,6 +76,7 @@ class Convolution:
     window: tuple[int, ...] = (1, 1, 1)
     is_eager_exact: bool = False
     gap: int = 0
+    norm: TrainedNorm | None = None
 
     @property
     def taps(self) -> int:

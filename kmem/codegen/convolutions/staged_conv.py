@@ -24,8 +24,8 @@ from kmem.codegen.convolutions.convolution import (
     Convolution,
     output_arguments,
     window_arguments,
-    write_launcher,
 )
+from kmem.codegen.convolutions.norming import leave_moments, norm_kernels, write_normed_launcher
 from kmem.codegen.convolutions.staged_operands import (
     LARGEST,
     PACK_FILTER,
@@ -234,14 +234,15 @@ def is_long(detail: Convolution) -> bool:
 def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
     """The kernels and the launcher at one setting."""
     detail = replace(detail, epilogue=follow_staged(detail, knobs))
+    leaving = leave_moments(detail)
     statements = [
         *write_staging(detail, knobs),
         *write_packing(detail, knobs),
-        _write_product(detail, knobs),
+        _write_product(leaving, knobs),
     ]
     return Emission(
-        hand_in(_KERNELS, {AFTER: detail.epilogue}),
-        write_launcher(detail, statements),
+        (*hand_in(_KERNELS, {AFTER: leaving.epilogue}), *norm_kernels(detail)),
+        write_normed_launcher(detail, statements, knobs.block_p),
         own_size_only=is_scaled(detail) and knobs.terms == 1,
     )
 

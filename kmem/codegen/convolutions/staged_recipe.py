@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from kmem.codegen.chains.approximate import count_instructions
 from kmem.codegen.convolutions.closing import close_sites
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
+from kmem.codegen.convolutions.norming import norm_cost_ms, norm_sites
 from kmem.codegen.convolutions.pooled_tile import pool_sites
 from kmem.codegen.convolutions.staged_conv import (
     emit_staged,
@@ -101,6 +102,7 @@ class StagedConv(Recipe):
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = pool_sites(graph, close_sites(graph, find_convolutions(graph)))
+        sites = norm_sites(graph, sites)
         fitting = [site for site in sites if self._fits(_convolution(site))]
         return [judge_eager(site, contract.precision) for site in fitting]
 
@@ -175,6 +177,7 @@ class StagedConv(Recipe):
         exposed *= EXPOSED_COPYING_WIDELY if knobs.copies_widely else 1.0
         launches = 3 + (not site.inputs[1].kept)  # the filter is packed once
         total_ms = 1e3 * (stage_s + max(seconds) + exposed + chain_s) + launches * device.launch_ms
+        total_ms += norm_cost_ms(detail, site, device)
         # split-half-conv has three terms
         is_refused = detail.is_eager_exact and self.terms == 1
         return total_ms * (REFUSED if is_refused else 1.0)
