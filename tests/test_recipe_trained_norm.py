@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from compile_sm90 import compile_jobs
 
 from kmem.codegen.convolutions.convolution import Convolution
 from kmem.devices import named_target
@@ -141,3 +142,39 @@ def test_what_is_no_norm_over_what_was_just_made_is_left(case: str) -> None:
     _, graph = trace_source(LEFT[case])
     sites = RECIPES["staged-half-conv"].match(graph, Contract())
     assert all(site.detail.norm is None for site in sites)
+
+
+COMPILED = {
+    "staged, along channels": (
+        "staged-half-conv",
+        {"block_p": 128, "block_co": 64, "block_k": 64, "sums_along": "channels"},
+    ),
+    "staged, along positions": (
+        "staged-half-conv",
+        {"block_p": 128, "block_co": 128, "block_k": 64, "sums_along": "positions"},
+    ),
+    "three terms": (
+        "split-half-conv",
+        {"block_p": 128, "block_co": 64, "block_k": 32, "sums_along": "positions"},
+    ),
+    "direct": ("implicit-gemm-conv", {"block_p": 128, "block_co": 64, "block_k": 16}),
+}
+
+
+@pytest.mark.slow
+def test_leaving_moments_spills_nothing_on_sm_90() -> None:
+    text = source().replace("16, 9, 17", "64, 56, 56").replace("randn(2, 64", "empty(32, 64")
+    text = text.replace("Conv2d(16, 20", "Conv2d(64, 128").replace(
+        "BatchNorm2d(20", "BatchNorm2d(128"
+    )
+    jobs = []
+    for skill, knobs in COMPILED.values():
+        terms = 3 if skill == "split-half-conv" else 1
+        staged = {"terms": terms, "copy_bytes": 16, "warps": 8, "stages": 3}
+        more = staged if skill != "implicit-gemm-conv" else {}
+        jobs.append((skill, text, "match", {**more, **knobs, "ACCURACY": 0}))
+    for name, kernels in zip(COMPILED, compile_jobs(jobs), strict=True):
+        assert {"kmem_settle_moments", "kmem_apply_moments"} < {each["name"] for each in kernels}
+        told = [(each["name"], each["registers"], each["local"], each["stack"]) for each in kernels]
+        assert all(each["local"] == each["stack"] == 0 for each in kernels), (name, told)
+        print(name, told)

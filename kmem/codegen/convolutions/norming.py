@@ -36,7 +36,8 @@ _MOVED = {"running_mean", "running_var"}
 #: What the last kernel subtracts, multiplies by and adds.
 _MOMENTS = 3
 #: Of what tiles left, read at a time; elements of a tile of the last kernel.
-_RESULTS, _APPLIED, _APPLIED_COLUMNS = 1024, 2048, 1024
+_RESULTS = 1024
+_APPLIED, _APPLIED_COLUMNS = 2048, 1024
 _SHARE_OF_BANDWIDTH = 0.9  # of a copy, that the last kernel reaches; as the staged recipes take it
 
 LEAVE = (
@@ -202,10 +203,10 @@ def _with_norm(graph: OpGraph, site: Site, norm: Node, members: Sequence[Node]) 
     steps = epilogue_steps(graph, detail, follows, None, members)
     if steps is None or not last.spec.has_contiguous_items:
         return None
-    middle, scale, shift = (f"x{len(steps) + place}" for place in range(_MOMENTS))
+    moments = [f"x{len(steps) + place}" for place in range(_MOMENTS)]
     chain = replace(
         follows,
-        statements=(("acc", f"(acc - {middle}) * {scale} + {shift}"), *follows.statements),
+        statements=(("acc", "(acc - {}) * {} + {}".format(*moments)), *follows.statements),
         operands=(*follows.operands, "mean", "scale", "shift"),
         helpers=tuple(dict([*follows.helpers, LOAD_OPERAND]).items()),
     )
