@@ -1,5 +1,7 @@
 """Concatenations without copies: which values lie in them, who writes them there, what it costs."""
 
+import subprocess
+import sys
 import types
 from collections.abc import Sequence
 from functools import cache
@@ -35,9 +37,8 @@ def problem(layers: str, forward: str, inputs: str = "2, 16, 6, 6") -> str:
     """A module with these statements in its constructor and its forward."""
     return f"""
 import torch
-from compile_sm90 import compile_jobs
-import torch.nn as nn
-import torch.nn.functional as F
+from torch import nn
+from torch.nn import functional as F
 
 class Model(nn.Module):
     def __init__(self):
@@ -394,3 +395,14 @@ def test_what_reads_slices_spills_no_more_on_sm_90_than_what_reads_whole_tensors
             assert one["registers"] <= other["registers"] + 16
             assert one["wide_loads"] == other["wide_loads"]
             assert one["async_copies"] == other["async_copies"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_linters_find_nothing_to_say_of_modules_with_slices(name: str, tmp_path: Path) -> None:
+    _, _, graph = in_place(NETWORKS[name])
+    for number, names in enumerate((None, ())):
+        file = tmp_path / f"module_{number}.py"
+        file.write_text(written(NETWORKS[name], graph, names))
+        command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", str(file)]
+        checked = subprocess.run(command, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout

@@ -55,21 +55,34 @@ class Slices:
 
     def around_launch(self, site: Site, launch: str) -> list[str]:
         """A launch behind the allocations that it needs, and copies of what it keeps to itself."""
-        outputs = [operand.name for operand in site.outputs if operand.name in self.homes]
-        kept = [name for name in outputs if name not in self._given.get(site.name, ())]
-        moves = [f"{name} = {_slice(self.homes[name])}.copy_({name})" for name in kept]
-        return [*self._allocate(outputs), launch, *moves]
+        outputs = [operand.name for operand in site.outputs]
+        given = self._given.get(site.name, ())
+        kept = [name for name in outputs if name in self.homes and name not in given]
+        if outputs == list(given) and not any(map(self._is_read, outputs)):
+            launch = launch.partition(" = ")[2]
+        return [*self._allocate(outputs), launch, *(self._move(name, name) for name in kept)]
 
     def around_call(self, name: str, call: str) -> list[str]:
         """A library call whose result is copied to where it lies."""
-        return [*self._allocate([name]), f"{name} = {_slice(self.homes[name])}.copy_({call})"]
+        return [*self._allocate([name]), self._move(name, call)]
 
     def put_together(self, cat: Node) -> list[str]:
         """What is left to do for a concatenation that some of its parts lie in."""
-        lines = self._allocate([cat.name])
-        if cat.name in self.homes:
+        lines, left = self._allocate([cat.name]), self.wholes[cat.name]
+        if cat.name in self.homes and (left or self._is_read(cat.name)):
             lines.append(f"{cat.name} = {_slice(self.homes[cat.name])}")
-        return lines + [f"{_slice(home)}.copy_({part})" for part, home in self.wholes[cat.name]]
+        return lines + [f"{_slice(home)}.copy_({part})" for part, home in left]
+
+    def _move(self, name: str, value: str) -> str:
+        moved = f"{_slice(self.homes[name])}.copy_({value})"
+        return f"{name} = {moved}" if self._is_read(name) else moved
+
+    def _is_read(self, name: str) -> bool:
+        """Whether anything reads a value by its name, and not only where it lies."""
+        return name in self.graph.outputs or any(
+            user.name not in self.wholes or any(name == part for part, _ in self.wholes[user.name])
+            for user in self.graph.users(name)
+        )
 
     def _allocate(self, names: Sequence[str]) -> list[str]:
         """The wholes that values lie in, as far as none has been made yet."""
