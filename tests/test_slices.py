@@ -20,7 +20,7 @@ from kmem.problem.homes import Home, find_homes, home_in_memory, possible_homes
 from kmem.records import Contract, Purity
 from kmem.rewrites import Rewrite
 from kmem.skills import load_recipe, load_rewrite, load_skill
-from kmem.testing import check_rewrite, import_source, trace_source
+from kmem.testing import check_recipe, check_rewrite, import_source, trace_source
 
 SKILLS = Path(__file__).parent.parent / "skills"
 CONTRACT, DEVICE = Contract(purity=Purity.TRITON), named_target("h200")
@@ -375,6 +375,17 @@ def test_a_half_of_the_channels_is_read_where_it_lies(name: str) -> None:
     assert "_launch_" in forward and "_laid_out(getitem" not in forward
     expected, found, *_ = run_both(module, text)
     assert_close(expected, found)
+
+
+@pytest.mark.parametrize("gather", ["no", "row", "window"])
+def test_few_channels_of_many_are_staged_with_their_taps(gather: str) -> None:
+    source = half_read_by("nn.Conv2d(4, 8, 3, padding=1)", "2, 8, 6, 6")
+    recipe = recipes()["staged-half-conv"]
+    _, graph = trace_source(source)
+    (site,) = recipe.match(graph, CONTRACT)
+    settings = recipe.space(site, DEVICE).settings()
+    wanted = next(each for each in settings if each["gather"] == gather)
+    check_recipe(recipe, source, DEVICE, settings=[wanted], tolerance=1e-6)
 
 
 @pytest.mark.slow
