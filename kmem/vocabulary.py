@@ -117,7 +117,7 @@ SOURCE_FEATURES: dict[str, str] = {
 }
 
 #: Those that are a fault by themselves: a skill that demands one is about mending it.
-SYMPTOMS = frozenset({"gathers", "rereads", "atomics"})
+SYMPTOMS = frozenset({"gathers", "rereads", "atomics", "divisions"})
 
 
 @dataclass(frozen=True, slots=True)

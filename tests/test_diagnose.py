@@ -277,6 +277,24 @@ def test_an_estimated_time_excuses_no_spill_and_masks_are_told_without_counters(
         assert (found.bottleneck is Bottleneck.DIVERGENCE_OR_MASKING) is is_named
 
 
+def test_too_few_bytes_in_flight_are_told_without_counters() -> None:
+    for in_flight_pct, busy_pct, is_named in (
+        (30.0, 10.0, True),
+        (80.0, 10.0, False),
+        (30.0, 70.0, False),
+    ):
+        few = {"derived__bytes_in_flight_pct": in_flight_pct, WAVES: 8.0, SM: busy_pct}
+        found = diagnose(profile_of(few, profiler="static"), H200, None, latency_ms=None)
+        assert (found.bottleneck is Bottleneck.LATENCY) is is_named
+
+
+def test_what_hardly_fits_registers_at_all_comes_before_an_empty_grid() -> None:
+    for spilled, first in ((64.0, Bottleneck.LOW_PARALLELISM), (4096.0, Bottleneck.REGISTER_SPILL)):
+        figures = {"static__stack_bytes_per_thread": spilled, WAVES: 0.3}
+        profile = replace(profile_of(figures, profiler="static"), estimated=True)
+        assert diagnose(profile, H200, None, latency_ms=None).bottleneck is first
+
+
 def test_a_busy_tensor_pipe_is_not_called_a_busy_fma_pipe() -> None:
     found = diagnose(
         profile_of({**QUIET, TENSOR: 67.0, FMA: 5.0, SM: 67.0}), H200, None, latency_ms=None

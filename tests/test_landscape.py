@@ -120,7 +120,8 @@ def test_a_suite_lists_one_file_at_several_sizes(tmp_path: Path) -> None:
 def test_the_suite_that_ships_has_every_class_at_two_sizes_at_least() -> None:
     problems = load_suite(Path(__file__).parent.parent / "problems" / "landscapes.json")
     sizes = [problem.path for problem in problems]
-    assert len(problems) >= 15
+    assert len(problems) >= 60
+    assert len(set(sizes)) >= 25, "graph classes"
     assert all(sizes.count(path) >= 2 for path in sizes)
     assert len({problem.hash for problem in problems}) == len(problems)
 

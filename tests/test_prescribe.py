@@ -10,10 +10,10 @@ import pytest
 
 from kmem.memory.ledger.posteriors import Posterior
 from kmem.memory.skills.search import NO_MATCHES, TextMatches
-from kmem.prescribe.gate import Gate, SkillQuery, gate_skill
+from kmem.prescribe.gate import Gate, SkillQuery, can_move, gate_skill
 from kmem.prescribe.likeness import signature_distance, skill_likeness
 from kmem.prescribe.rank import Knowledge, prescribe_skills
-from kmem.records import Bottleneck, Contract, Diagnosis, Precision, Signature
+from kmem.records import Bottleneck, Claim, Contract, Diagnosis, Precision, Signature
 from kmem.skills import (
     Condition,
     Skill,
@@ -467,3 +467,34 @@ def test_architectures_compare_by_number() -> None:
         assert gate_skill(
             skill(arch=(f"{newer}+",)), SkillQuery(None, ("max_pool",), older, Contract())
         ).refused == {"architecture"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "value", "moves"),
+    [
+        (Claim("sector_efficiency_pct", ">=", 1.1, relative=True), 60.0, True),
+        (Claim("sector_efficiency_pct", ">=", 1.1, relative=True), 100.0, False),
+        (Claim("sector_efficiency_pct", ">=", 90.0), 95.0, False),
+        (Claim("traffic_ratio", "<=", 0.8, relative=True), 1.1, False),
+        (Claim("traffic_ratio", "<=", 0.8, relative=True), 2.0, True),
+        (Claim("launches", "<=", 0.5, relative=True), 1.0, False),
+        (Claim("spill_bytes_per_thread", "<=", 0.5, relative=True), 0.0, False),
+    ],
+)
+def test_a_claim_that_is_fulfilled_or_out_of_reach_speaks_for_no_skill(
+    claim: Claim, value: float, moves: bool
+) -> None:
+    assert can_move(claim, value) is moves
+    found = SkillQuery(
+        diagnosis(traffic_ratio=2.0, **{claim.metric: value})
+        if claim.metric != "traffic_ratio"
+        else diagnosis(traffic_ratio=value),
+        ("max_pool",),
+        "sm_90",
+        Contract(),
+    )
+    with_claim, without = (
+        Gate(found).strength(skill(signature=(), claims=claims)) for claims in ((claim,), ())
+    )
+    assert (with_claim < without) is not moves
+    assert gate_skill(skill(signature=(), claims=(claim,)), found).strength == with_claim

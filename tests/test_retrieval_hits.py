@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sick import sick_kernels
 
 from kmem.skills import bundled_skills_root, skill_directories
 
@@ -25,6 +26,20 @@ def test_profiles_without_counters_are_labelled_with_skills_that_there_are() -> 
     for case in cases:
         assert case["right"] and set(case["right"]) <= known, case["name"]
         assert case["profile"]["estimated"] and max(case["order"]) < len(case["launches"])
+
+
+def test_a_kind_of_sickness_in_a_family_is_in_one_half_alone() -> None:
+    cases = [json.loads(line) for line in COMPILED.read_text(encoding="utf-8").splitlines()]
+    kinds = {case.name: f"{case.kind}: {case.family}" for case in sick_kernels()}
+    halves: dict[str, set[str]] = {}
+    for case in cases:
+        assert case["group"] == kinds.get(case["name"], case["name"])
+        halves.setdefault(case["group"], set()).add(case["half"])
+    assert all(len(found) == 1 for found in halves.values())
+    sick = [case for case in cases if case["name"] in kinds]
+    assert len(sick) >= 100
+    rights = {case.name: case.right for case in sick_kernels()}
+    assert all(tuple(case["right"]) == rights[case["name"]] for case in sick)
 
 
 @pytest.mark.slow

@@ -4,11 +4,13 @@
 
 It adds to tests/data/compiled_profiles.jsonl what is not there yet.
 
-Two sources, none of them made up for the purpose. The file before.py of each skill's examples: the
-skill was written for such a kernel. And the sick kernels of tests/planted. Each is compiled for an
-H200 and profiled by the static profiler, with the problem's bound and operators; what is right for
-a planted one stands in RIGHT, by what its bottleneck's fix is. Which half a case belongs to follows
-from its name alone. `tools/retrieval_hits.py` asks for the skills.
+Three sources. The file before.py of each skill's examples: the skill was written for such a kernel.
+The sick kernels of tests/planted; what is right for one stands in RIGHT, by what its bottleneck's
+fix is. And those of tests/sick, made for the purpose: of many kinds, over families of operators,
+each with what mends its kind. Each is compiled for an H200 and profiled by the static profiler,
+with the problem's bound, and its operators as `kmem profile` names them. Which half a case belongs
+to follows from its name alone; those of tests/sick by kind and family, so that none of the unseen
+ones has a sibling that was tuned on. `tools/retrieval_hits.py` asks for the skills.
 """
 
 import json
@@ -16,11 +18,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from kmem.cli.actions.stages import graph_operators
 from kmem.default_plugins.executors import LocalExecutor
 from kmem.devices import named_target
 from kmem.errors import KmemError
+from kmem.plugins import build_plugin_manager
+from kmem.plugins import collect as collect_plugins
 from kmem.problem.bound import graph_bound
 from kmem.problem.load import FULL, execute_problem, load_problem
 from kmem.problem.patterns import find_patterns
@@ -33,6 +39,10 @@ from kmem.serialize import to_data, to_json
 from kmem.skills import load_skill
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from sick import sick_kernels  # noqa: E402 - what the line above makes importable
+
 CASES = ROOT / "tests" / "data" / "compiled_profiles.jsonl"
 TARGET = "h200"
 #: The skills that fix what was planted.
@@ -58,30 +68,36 @@ class Case(NamedTuple):
     """What is profiled, and what is right for it.
 
     `about` names the operator where the module is nothing but its own kernel, of which no graph
-    tells: an example is about its skill's operator.
+    tells: an example is about its skill's operator. `group` is what the half follows from.
     """
 
     name: str
     problem: Path
     kernel_class: str
     right: tuple[str, ...]
+    group: str
     about: tuple[str, ...] = ()
 
 
-def sources() -> Iterator[Case]:
-    """The cases."""
+def sources(home: Path) -> Iterator[Case]:
+    """The cases; texts that are no files yet are written to a directory."""
     for name, right in RIGHT.items():
-        yield Case(f"planted {name}", ROOT / "tests" / "planted" / f"{name}.py", "Sick", right)
+        place, title = ROOT / "tests" / "planted" / f"{name}.py", f"planted {name}"
+        yield Case(title, place, "Sick", right, title)
     for before in sorted((ROOT / "skills").glob("*/examples/before.py")):
         skill = before.parent.parent.name
         operators = load_skill(before.parent.parent).operators
         about = tuple(name for name in operators[:1] if name != "any")
-        yield Case(f"example {skill}", before, "Model", (skill,), about)
+        yield Case(f"example {skill}", before, "Model", (skill,), f"example {skill}", about)
+    for sick in sick_kernels():
+        place = home / f"{content_hash(sick.name)}.py"
+        place.write_text(sick.text, encoding="utf-8")
+        yield Case(sick.name, place, "ModelNew", sick.right, f"{sick.kind}: {sick.family}")
 
 
 def collect(case: Case) -> dict[str, object]:
     """One case as it is kept."""
-    name, path, kernel_class, right, about = case
+    name, path, kernel_class, right, group, about = case
     device, contract = named_target(TARGET), Contract()
     problem = load_problem(path)
     graph = trace_problem(execute_problem(problem, FULL), contract.precision)
@@ -99,13 +115,20 @@ def collect(case: Case) -> dict[str, object]:
     )
     return {
         "name": name,
-        "half": "tuned" if int(content_hash(name)[:8], 16) % 2 else "unseen",
+        "group": group,
+        "half": "tuned" if int(content_hash(group)[:8], 16) % 2 else "unseen",
         "right": list(right),
         "patterns": None if graph.opaque_reason else list(find_patterns(graph)),
-        "operators": [name for name in profile.operators if name != "opaque"] or list(about),
+        "operators": name_operators_of(traced) or list(about),
         "bound": to_data(bound) if bound else None,
         **_pack(profile),
     }
+
+
+def name_operators_of(traced: TracedProblem) -> list[str]:
+    """What `kmem profile` calls the operators; nothing for a module that is its own kernel."""
+    registry = collect_plugins(build_plugin_manager())
+    return [name for name in graph_operators(traced, registry) if name != "opaque"]
 
 
 def _pack(profile: Profile) -> dict[str, object]:
@@ -123,8 +146,8 @@ def _pack(profile: Profile) -> dict[str, object]:
 def main() -> None:
     known = CASES.read_text(encoding="utf-8").splitlines() if CASES.is_file() else []
     done = {json.loads(line)["name"] for line in known}
-    with CASES.open("a", encoding="utf-8") as file:
-        for case in sources():
+    with TemporaryDirectory() as home, CASES.open("a", encoding="utf-8") as file:
+        for case in sources(Path(home)):
             if case.name in done:
                 continue
             try:

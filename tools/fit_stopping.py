@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from kmem.learning.ablation import Setup, _Bench
 from kmem.learning.arms import Arm
-from kmem.learning.landscape import LandscapeDirectory
+from kmem.learning.landscape import LandscapeDirectory, is_set_aside
 from kmem.orchestrate.yields import (
     FIRST_STOPS,
     WEIGHTS,
@@ -208,7 +208,8 @@ def main() -> None:
     options = parser.parse_args()
     searches = collect(options.landscapes, options.seeds)
     families = sorted({each.family for each in searches})
-    fitted, aside = families[::2], families[1::2]
+    fitted = [family for family in families if not is_set_aside(family)]
+    aside = [family for family in families if is_set_aside(family)]
     chosen = choose(searches, fitted)
     print(f"fitted on {', '.join(fitted)}: {chosen}")
     print(f"in use: {WEIGHTS}")

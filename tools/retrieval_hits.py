@@ -24,6 +24,7 @@ from kmem.memory.skills.embeddings import load_embedder
 from kmem.memory.store import Memory
 from kmem.prescribe.consult import consult_memory
 from kmem.prescribe.gate import SkillQuery
+from kmem.profile.derive import add_derived
 from kmem.profile.ncu_csv import read_report
 from kmem.records import Bound, Contract, Diagnosis, Launch, Precision, Profile
 from kmem.serialize import from_data
@@ -81,13 +82,15 @@ def cases() -> Iterator[Case]:
 
 
 def _compiled(case: dict) -> Diagnosis:
+    device = named_target(_TARGET)
     distinct = [from_data(Launch, launch) for launch in case["launches"]]
-    launches = tuple(distinct[place] for place in case["order"])
+    bound = from_data(Bound, case["bound"]) if case["bound"] else None
+    # what the compiler said is kept; what follows from it is worked out anew
+    launches = add_derived([distinct[place] for place in case["order"]], bound, device)
     patterns = None if case["patterns"] is None else tuple(case["patterns"])
     profile = from_data(Profile, case["profile"])
     profile = replace(profile, launches=launches, patterns=patterns)
-    bound = from_data(Bound, case["bound"]) if case["bound"] else None
-    return diagnose(profile, named_target(_TARGET), bound, latency_ms=None)
+    return diagnose(profile, device, bound, latency_ms=None)
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:

@@ -66,6 +66,8 @@ def bench(
 
         compare_benches(*options.compare, as_json=as_json)
         return
+    if options.record is None and (options.listed or options.within is not None):
+        raise click.UsageError("--list and --within go with --record DIR; name it, too")
     if options.record is None:
         options = with_author(options)
         needed_models(registry, options)

@@ -37,6 +37,8 @@ _OF_LIMITER = {
     "fp32": ("fma_pipe_pct", "work_ratio", "sm_throughput_pct"),
     "special": ("xu_pipe_pct", "sm_throughput_pct"),
 }
+#: What is told of the hottest launch alone.
+_OF_HOTTEST = ("masked_out_pct", "bytes_in_flight_pct")
 _OF_TENSOR_CORES = ("tensor_pipe_pct", "barrier_stall_pct", "memory_stall_pct")
 #: The summary's phrase where no rule fires, and where not even one could.
 _CANNOT_TELL = "no counter and no time names what limits it"
@@ -116,9 +118,8 @@ def collect_facts(
     if "dram_throughput_pct" in facts and not profile.estimated:
         facts["measured_dram_pct"] = facts["dram_throughput_pct"]
     launch = hottest_launch(profile)
-    masked_pct = read_quantities(launch.metrics).get("masked_out_pct") if launch else None
-    if masked_pct is not None:
-        facts["masked_out_pct"] = masked_pct
+    quantities = read_quantities(launch.metrics) if launch else {}
+    facts |= {name: quantities[name] for name in _OF_HOTTEST if name in quantities}
     if busy_ms is not None:
         facts["mean_launch_us"] = 1e3 * busy_ms / len(profile.launches)
         least_bytes = least_dram_bytes(profile)

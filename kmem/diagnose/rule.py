@@ -22,6 +22,7 @@ EXTRA_FACTS: Mapping[str, str] = {
     "least_dram_pct": "share of the time that these bytes take at the peak of device memory",
     "measured_dram_pct": "dram_throughput_pct where the time was measured: an estimate assumes it",
     "masked_out_pct": "lanes of stores that masks leave out, at least",
+    "bytes_in_flight_pct": "bytes asked for at once over those that keep device memory busy",
     "bound_bytes_pct": "share of the bound that device memory would be busy",
 }
 

@@ -68,6 +68,19 @@ RULES: tuple[Rule, ...] = (
         unless="bound_tensor_pct >= 20",
     ),
     make_rule(
+        Bottleneck.REGISTER_SPILL,
+        phrase=(
+            "most of what a thread holds is spilled to local memory: smaller tiles, more warps for "
+            "a tile, fewer live values"
+        ),
+        source=(
+            "the register file gives a thread 255 registers, 1020 bytes; with a quarter as much "
+            "spilled, more of the same blocks would wait for the same memory"
+        ),
+        all_of="spill_bytes_per_thread >= 256",
+        unless="measured_dram_pct >= 85",
+    ),
+    make_rule(
         Bottleneck.LOW_PARALLELISM,
         phrase=(
             "the grid is too small to fill the multiprocessors: split the work over more blocks "
@@ -286,6 +299,22 @@ RULES: tuple[Rule, ...] = (
         all_of="occupancy_pct <= 35, waves >= 1",
         any_of="memory_stall_pct >= 40, barrier_stall_pct >= 40",
         unless="tensor_pipe_pct >= 60",
+    ),
+    make_rule(
+        Bottleneck.LATENCY,
+        phrase=(
+            "its threads ask for too few bytes at once to keep device memory busy: more rows or "
+            "elements for a program, wider and more independent loads, more warps"
+        ),
+        source=(
+            "Little's law: half of the bytes in flight is half of the bandwidth. Source: Volkov "
+            "2016, chapter 4"
+        ),
+        all_of="bytes_in_flight_pct <= 50, waves >= 1",
+        unless=(
+            "measured_dram_pct >= 60, sm_throughput_pct >= 60, bound_bytes_pct <= 40, "
+            "bound_tensor_pct >= 40"
+        ),
     ),
     make_rule(
         Bottleneck.LATENCY,

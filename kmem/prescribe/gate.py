@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.records import Contract, Diagnosis, Precision
+from kmem.records import Claim, Contract, Diagnosis, Precision
 from kmem.skills import Skill
 from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS, SOURCE_FEATURES, SYMPTOMS
 
@@ -22,6 +22,11 @@ LATER = 0.5
 #: skills that say little of themselves would else come before those that say much.
 #: Source: chosen among 0, 1/4, 1/2 and 1 on the tuned half of `tools/retrieval_hits.py`.
 UNKNOWN = 0.5
+
+
+#: Beyond what no claim can move a figure: a share, and what is one at least.
+_MOST = 100.0
+_LEAST = {"traffic_ratio": 1.0, "launches": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,9 @@ class Gate:
                     unasked = 0.0 if shows else UNKNOWN
                     tests, unknown = tests + unasked, unknown + unasked
                 tests += holds is not None
+            promises = self._promises(skill)
+            tests += promises is not None
+            unknown += promises is False
         if self._asks_graph(skill):
             tests += 1
             unknown += not self._shows(skill)
@@ -183,6 +191,12 @@ class Gate:
                     continue  # the graph shows what would be asked, or there is no text
                 state = {True: "holds", False: "does not hold", None: "unknown"}[holds]
                 tests.append(("signature", holds, f"{condition} {state}"))
+            promises = self._promises(skill)
+            if promises is not None:
+                words = "what it claims is still to be had"
+                tests.append(
+                    ("claims", promises or None, words if promises else f"not {words[5:]}")
+                )
         held = sum(answer is True for _, answer, _ in tests)
         refused = frozenset(kind for kind, answer, _ in tests if answer is False)
         asked = sum(
@@ -247,6 +261,21 @@ class Gate:
             return f"the text has {' and '.join(map(str, skill.structure))}"
         return f"acts on {', '.join(skill.patterns)}: the graph has none"
 
+    def _promises(self, skill: Skill) -> bool | None:
+        """Whether the figures leave anything of what the skill claims to do; None if none is known.
+
+        A skill that coalesces loads has nothing to do where every sector is used.
+        """
+        claims = skill.predictions(self._known) if self._known else ()
+        if not claims:
+            return None
+        open_ = [
+            can_move(claim, self._known[claim.metric])
+            for claim in claims
+            if claim.metric in self._known
+        ]
+        return any(open_) if open_ else None
+
     def _treated_words(self, skill: Skill) -> str:
         named = self._treats_any(skill) or not self._shows(skill)
         return _treats(skill, self._query.diagnosis) if named else self._shown(skill)
@@ -281,6 +310,16 @@ class Gate:
             seen = 1.0 if self._query.diagnosis.estimated else LATER
             return seen if self._shows(skill) else 0.0
         return 1.0 if self._query.diagnosis.bottleneck in skill.bottlenecks else LATER
+
+
+def can_move(claim: Claim, value: float) -> bool:
+    """Whether a claim about a figure is neither fulfilled already nor beyond what it can be."""
+    if not claim.relative:
+        return value < claim.number if claim.comparison == ">=" else value > claim.number
+    wanted = value * claim.number
+    if claim.comparison == ">=":
+        return not (claim.metric.endswith("_pct") and wanted > _MOST)
+    return value > 0.0 and wanted >= _LEAST.get(claim.metric, 0.0)
 
 
 def _spelled(operators: Sequence[str], patterns: Sequence[str] | None) -> tuple[str, ...]:

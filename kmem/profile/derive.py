@@ -6,12 +6,13 @@ For profilers that read no counters. Each figure becomes a counter `derived__...
 Told: bytes of device memory where nothing is read twice, or where a first launch's arguments fit
 L2; else how many they are at least; hit rates where nothing is read twice; full sectors where each
 load takes 16 bytes, which Triton does along a contiguous axis alone, and their share where Triton's
-IR says how far lanes are apart; the lanes of stores that masks leave out at least; pipes and issue
-slots from the counts of instructions where the binary's loops can be multiplied out. Not told:
-stalls, L2's throughput, bank conflicts, hit rates where something is read again, and anything about
-a vendor's kernel but the bytes that it moves at least. Source: Nsight Compute's counters of kernels
-like these on an H200 (tests/recordings/ncu_pointwise_triton.csv: L1 hits 0%, L2 hits 51% of equal
-reads and writes, sectors 100%, barrier stalls 0%).
+IR says how far lanes are apart; the lanes of stores that masks leave out at least; how much of what
+keeps device memory busy is asked for at once; pipes and issue slots from the counts of instructions
+where the binary's loops can be multiplied out. Not told: stalls, L2's throughput, bank conflicts,
+hit rates where something is read again, and anything about a vendor's kernel but the bytes that it
+moves at least. Source: Nsight Compute's counters of kernels like these on an H200
+(tests/recordings/ncu_pointwise_triton.csv: L1 hits 0%, L2 hits 51% of equal reads and writes,
+sectors 100%, barrier stalls 0%).
 """
 
 import math
@@ -22,7 +23,9 @@ from kmem.profile.estimate import (
     FMA_LANES,
     ISSUE_PER_CLOCK,
     L1_BYTES_PER_CLOCK,
+    MEMORY_LATENCY_S,
     SPECIAL_LANES,
+    bytes_in_flight,
     flop_passes,
     infer_work,
     sm_clock_hz,
@@ -114,6 +117,9 @@ def _from_binary(launch: Launch, device: Device, passes: float) -> dict[str, flo
         # a result is written once: what is more than all arguments was masked out
         kept = metrics.get("static__argument_bytes", masked) / masked
         found["derived__masked_out_pct"] = 100.0 * max(0.0, 1.0 - kept)
+    if in_flight := bytes_in_flight(launch, device):
+        needed = device.dram_bytes_per_s * MEMORY_LATENCY_S  # Little's law
+        found["derived__bytes_in_flight_pct"] = _percent(in_flight / needed)
     if not metrics.get("static__barriers", 0.0) + metrics.get("static__loop_barriers", 0.0):
         found["derived__barrier_stall_pct"] = 0.0
     if not _trips_are_known(metrics):

@@ -55,7 +55,6 @@ class Work:
     spill_warps: float
     fma_flops: float
     predicated_warps: float
-    bytes_in_flight_per_warp: float
 
 
 def estimate_report_ms(report: CompileReport, traced: TracedProblem) -> float:
@@ -131,9 +130,7 @@ def _launch_ms(launch: Launch, device: Device, clock_hz: float, passes: float) -
     share = 1.0 if device.measured else DATASHEET_SHARE
     work = infer_work(launch, device.warp_size, passes)
     blocks = float(launch.grid[0] * launch.grid[1] * launch.grid[2])
-    warps = launch.block[0] / device.warp_size
-    resident = metrics["static__blocks_per_sm"]
-    if resident == 0:
+    if metrics["static__blocks_per_sm"] == 0:
         return float("inf")  # one block does not fit a multiprocessor
     busy_sms = min(float(device.sm_count), blocks)
     # Blocks are dealt whole: the busiest multiprocessor has ceil(blocks / SMs) of them, the average
@@ -141,12 +138,7 @@ def _launch_ms(launch: Launch, device: Device, clock_hz: float, passes: float) -
     imbalance = 1.0
     if blocks > device.sm_count:
         imbalance = -(-blocks // device.sm_count) * device.sm_count / blocks
-    in_flight = (
-        min(resident, max(1.0, blocks / device.sm_count))
-        * warps
-        * work.bytes_in_flight_per_warp
-        * busy_sms
-    )
+    in_flight = bytes_in_flight(launch, device)
     bandwidth = device.dram_bytes_per_s * share
     if in_flight:
         bandwidth = min(bandwidth, in_flight / MEMORY_LATENCY_S)
@@ -245,5 +237,16 @@ def infer_work(launch: Launch, warp_size: int, passes: float) -> Work:
         spill_warps=total("local_accesses"),
         fma_flops=warp_size * total("fma_flops"),
         predicated_warps=total("predicated"),
-        bytes_in_flight_per_warp=float(warp_size) * (straight_loads + loop_loads),
     )
+
+
+def bytes_in_flight(launch: Launch, device: Device) -> float:
+    """The bytes that the loads of all resident warps wait for at once, each warp's issued in a row.
+
+    A loop's loads count once. 0 where the binary has none, or nothing is resident.
+    """
+    blocks = float(math.prod(launch.grid))
+    resident = min(launch.metrics["static__blocks_per_sm"], max(1.0, blocks / device.sm_count))
+    threads = resident * launch.block[0] * min(float(device.sm_count), blocks)
+    names = ("static__global_load_bytes", "static__loop_global_load_bytes")
+    return threads * sum(launch.metrics.get(name, 0.0) for name in names)

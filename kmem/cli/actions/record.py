@@ -20,13 +20,15 @@ from kmem.cli.actions.crews import (
     target_of,
 )
 from kmem.cli.actions.termination import interrupt_on_termination
-from kmem.cli.display.landscapes import recording_progress
+from kmem.cli.display.landscapes import recording_progress, show_outlook
 from kmem.cli.exit_codes import EXIT_INTERRUPTED
 from kmem.cli.options.bench import BenchOptions
 from kmem.devices import resolve_target
 from kmem.engines.executor import Wanted
 from kmem.errors import ProblemError
+from kmem.learning.landscape import LandscapeDirectory
 from kmem.learning.recording.elsewhere import record_elsewhere
+from kmem.learning.recording.outlook import look_ahead
 from kmem.learning.recording.request import Asked
 from kmem.learning.recording.schedule import record_landscapes
 from kmem.learning.suite import SUFFIX, load_suite
@@ -52,7 +54,16 @@ def record_suite(
             "problems/landscapes.json."
         )
     problems = find_suite(paths, options.level, options.only)
+    if options.listed:
+        device, _ = resolve_target(options.target)
+        asked = _asked(options, device, present=True)
+        show_outlook(look_ahead(LandscapeDirectory(root), problems, asked))
+        return
     if options.where.executor != "local" or options.gpus is not None:
+        if options.within is not None:
+            raise click.UsageError(
+                "--within ends a recording on this machine; with an executor, interrupt it"
+            )
         _record_away(problems, options, root, registry)
         return
     device, present = resolve_target(options.target)
@@ -66,7 +77,13 @@ def record_suite(
                     device = measured_ceilings(
                         device, memory, lambda text: click.echo(text, err=True)
                     )
-            record_landscapes(problems, root, _asked(options, device, present), show)
+            record_landscapes(
+                problems,
+                root,
+                _asked(options, device, present),
+                show,
+                within_minutes=options.within,
+            )
     except KeyboardInterrupt:
         _tell_how_to_go_on()
         raise SystemExit(EXIT_INTERRUPTED) from None

@@ -9,6 +9,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from kmem.learning.comparison import Comparison, Interval
+from kmem.learning.recording.outlook import Outlook
 from kmem.learning.recording.schedule import Progress
 
 #: Of the table in a file or a log, which have no width: cells cut to 80 characters would say
@@ -81,3 +82,24 @@ def show_comparison(compared: Sequence[Comparison], *, on_stderr: bool) -> None:
 
 def _percent(interval: Interval) -> str:
     return f"{interval.value:.1%} ({100 * interval.low:.0f} to {100 * interval.high:.0f})"
+
+
+def show_outlook(outlooks: Sequence[Outlook]) -> None:
+    """A suite's problems as lines, in the order in which they would be recorded, and the sums."""
+    halves = {None: "", False: "fitted on", True: "set aside"}
+    for each in outlooks:
+        state = "recorded" if each.finished else f"about {each.seconds_left:.0f} s"
+        if each.recorded and not each.finished:
+            state += f", {each.recorded} settings are recorded"
+        about = ", ".join(filter(None, (each.family, halves[each.set_aside])))
+        click.echo("\t".join((each.name, each.graph_class, state, about)).rstrip())
+    missing = [each for each in outlooks if not each.finished]
+    classes = {each.graph_class for each in outlooks}
+    recorded = {each.graph_class for each in outlooks if each.finished}
+    minutes = sum(each.seconds_left for each in missing) / 60
+    click.echo(
+        f"{len(outlooks) - len(missing)} of {len(outlooks)} landscapes are recorded, "
+        f"{len(recorded)} of {len(classes)} graph classes; the others take about {minutes:.0f} "
+        "minutes of judging, less with more --jobs and fewer --settings",
+        err=True,
+    )

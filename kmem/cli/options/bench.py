@@ -131,6 +131,19 @@ class BenchOptions:
         help="Do not optimise: measure whole knob landscapes into DIR, for kmem memory ablate. "
         "PATH may then be a suite file too.",
     )
+    listed: bool = option(
+        "--list",
+        is_flag=True,
+        help="With --record: record nothing, but list what is recorded, what is missing, and how "
+        "long that takes, in the order in which it would be recorded.",
+    )
+    within: float | None = option(
+        "--within",
+        metavar="MINUTES",
+        type=click.FloatRange(min=0, min_open=True),
+        help="With --record, on this machine: end everything after so many minutes. Graphs of "
+        "which nothing is recorded come first, and the same command goes on.",
+    )
     settings: int = option(
         "--settings",
         type=click.IntRange(min=1),

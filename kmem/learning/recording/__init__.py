@@ -1,6 +1,7 @@
 """Landscapes recorded: every chosen setting of a problem written, compiled and judged.
 
 - request.py: what is to be recorded, on which device, for how long at most.
+- outlook.py: what of a suite is missing, and how long it takes.
 - sampling.py: which settings of a problem are worth recording.
 - write.py: a problem traced, its settings chosen and written.
 - compile.py: the written kernels compiled.

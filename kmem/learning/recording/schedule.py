@@ -19,12 +19,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kmem.learning.landscape import LandscapeDirectory
 from kmem.learning.recording.compile import compile_written
+from kmem.learning.recording.outlook import by_turns, graph_class
 from kmem.learning.recording.request import Asked, cache_of, is_same_work
 from kmem.learning.recording.screen import screen_settings
 from kmem.learning.recording.write import write_problem
@@ -58,26 +59,28 @@ def record_landscapes(
     asked: Asked,
     on_progress: Callable[[Progress], None],
     only: str | None = None,
+    within_minutes: float | None = None,
 ) -> None:
     """Record every problem that has no finished landscape in `root` yet.
 
-    A problem that was begun goes on where it stopped.
+    A problem that was begun goes on where it stopped. Classes of graphs of which nothing is
+    recorded come first.
 
     Args:
         on_progress: called by one thread at a time, not always the same.
         only: the name of the one problem to record; the others choose settings with it.
+        within_minutes: after which everything ends, whatever is under way; None: no limit.
 
     Raises:
         ProblemError: for a problem that breaks the contract; the others are recorded first.
         LandscapeError: if `root` cannot be written.
         KeyboardInterrupt: what was judged until then is kept.
     """
+    until = None if within_minutes is None else time.monotonic() + 60 * within_minutes
     directory = LandscapeDirectory(root)
-    waiting = [
-        problem
-        for problem in problems
-        if only in (None, problem.name) and not is_recorded(directory, problem, asked)
-    ]
+    missing = [each for each in problems if not is_recorded(directory, each, asked)]
+    recorded = [graph_class(each) for each in problems if each not in missing]
+    waiting = [each for each in by_turns(missing, recorded) if only in (None, each.name)]
     total, done = 2 * len(problems), 2 * (len(problems) - len(waiting))
     if not waiting:
         on_progress(Progress(done, total, "everything is recorded already"))
@@ -112,6 +115,7 @@ def record_landscapes(
     cores = len(os.sched_getaffinity(0))
     failures: list[BaseException] = []
     with (
+        suppress(TimeoutError),  # the minutes are used up
         ThreadPoolExecutor(len(waiting)) as followers,
         CompileProcesses(
             max(1, cores - _CORES_FOR_TIMING),
@@ -123,9 +127,9 @@ def record_landscapes(
     ):
         try:
             records = [followers.submit(record, problem) for problem in waiting]
-            for recorded in as_completed(records):
+            for ended in as_completed(records, _left_s(until)):
                 # costs its problem only, and is raised at the very end
-                error = recorded.exception()
+                error = ended.exception()
                 if error is not None:
                     failures.append(error)
         except BaseException:
@@ -133,7 +137,14 @@ def record_landscapes(
             raise
     if failures:
         raise failures[0]
+    if interrupted.is_set():
+        tell("the minutes are used up; what is judged is kept", 0)
+        return
     shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _left_s(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())
 
 
 def is_recorded(directory: LandscapeDirectory, problem: Problem, asked: Asked) -> bool:
