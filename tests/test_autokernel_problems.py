@@ -37,15 +37,17 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 RIGHT = {
     "matmul": torch.matmul,
     "softmax": lambda x: x.exp() / x.exp().sum(-1, keepdim=True),
-    "layernorm": lambda x, w, b: (x - x.mean(-1, keepdim=True))
-    / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt() * w + b,
+    "layernorm": lambda x, w, b: (
+        (x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + 1e-5).sqrt() * w
+        + b
+    ),
     "rmsnorm": lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-6),
     "flash_attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
     "fused_mlp": lambda x, g, u, d: F.linear(F.silu(F.linear(x, g)) * F.linear(x, u), d),
     "cross_entropy": lambda x, y: -x.log_softmax(-1).gather(1, y[:, None]).mean(),
     "rotary_embedding": rotated,
     "reduce": lambda x: x.sum(-1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -117,14 +117,16 @@ def test_a_layer_that_is_kept_for_its_weights_alone_is_no_call_of_the_library() 
         ("torch.backends.cudnn.benchmark = True", "pass"),
         ("torch.backends.cuda.matmul.allow_tf32 = False", "pass"),
         ("torch.set_float32_matmul_precision('high')", "pass"),
-        ("fan, _ = nn.init._calculate_fan_in_and_fan_out(w)",
-         "(fan, _) = (w[0].numel(), w.numel() // w.shape[1])"),
+        (
+            "fan, _ = nn.init._calculate_fan_in_and_fan_out(w)",
+            "(fan, _) = (w[0].numel(), w.numel() // w.shape[1])",
+        ),
         ("ready = triton is not None", "ready = True"),
         ("b = getattr(self, f'bias_{i}')", "b = self.get_buffer(f'bias_{i}')"),
         ("h = globals().get('height', None)", "h = None"),
         ("height = 4\nh = globals().get('height', None)", "height = 4\nh = height"),
     ],
-)  # fmt: skip
+)
 def test_what_only_the_text_is_refused_for_is_written_otherwise(line: str, mended: str) -> None:
     source, mends = mend_source(line)
     assert source.strip().replace("fan, _ =", "(fan, _) =") == mended and len(mends) == 1
@@ -273,21 +275,36 @@ def row(problem: str, log: str = "", status: str = "wrong_values", **more: Any) 
     ("log", "status", "reason"),
     [
         ("", "passed", "passed"),
-        ("line 5: torch.cuda.amp.autocast: lowers", "refused_source",
-         "lowers precision (autocast)"),
+        (
+            "line 5: torch.cuda.amp.autocast: lowers",
+            "refused_source",
+            "lowers precision (autocast)",
+        ),
         ("output 0 on family nan: 3 elements", "wrong_values", "loses nan or infinity"),
         ("output 0 on family rows: relative error 1", "wrong_values", "values beyond the contract"),
-        ("output 0 on family normal, parameters written after a call: relative", "wrong_values",
-         "keeps what it made of parameters"),
-        ("state_dict: it has no a.weight, which", "wrong_contract",
-         "parameters not those of the problem"),
-        ("output 0 on family padded rows: relative error", "wrong_values",
-         "other layouts or sizes of inputs"),
-        ("family columns: 70 of 9 elements of output 0 are lost beside their own size",
-         "wrong_values", "loses small results"),
+        (
+            "output 0 on family normal, parameters written after a call: relative",
+            "wrong_values",
+            "keeps what it made of parameters",
+        ),
+        (
+            "state_dict: it has no a.weight, which",
+            "wrong_contract",
+            "parameters not those of the problem",
+        ),
+        (
+            "output 0 on family padded rows: relative error",
+            "wrong_values",
+            "other layouts or sizes of inputs",
+        ),
+        (
+            "family columns: 70 of 9 elements of output 0 are lost beside their own size",
+            "wrong_values",
+            "loses small results",
+        ),
         ("something new\nmore", "crashed", "crashed: something new"),
     ],
-)  # fmt: skip
+)
 def test_refusals_are_told_in_few_words(log: str, status: str, reason: str) -> None:
     assert reason_of(row("1_a", log, status)) == reason
 

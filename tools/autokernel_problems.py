@@ -5,10 +5,10 @@
 DIR/problems has a problem file for each type and size, in our words, for `kmem bench`. With a
 checkout of AutoKernel, DIR/theirs has its Triton kernel for each, called as its bench calls it, for
 tools/compare_kernels.py; nothing of it is kept in this repository. Its models are given to kmem as
-they are: `kmem plan models/gpt2.py:GPT2 --input 'input_ids=i64[1,1024]<50257'`.
+they are: `kmem plan FILE:GPT2 --input 'input_ids=i64[1,1024]<50257'`.
 
-Source of sizes and meanings: github.com/RightNow-AI/autokernel, bench.py and reference.py. Of its
-sizes those are left out that take a GPU no time worth measuring (tiny, small).
+Source of sizes and meanings: github.com/RightNow-AI/autokernel, its bench and its references. Of
+its sizes those are left out that take a GPU no time worth measuring (tiny, small).
 """
 
 import argparse
@@ -118,8 +118,12 @@ TYPES = {
         "A gated feed-forward: down(silu(gate(x)) * up(x)).",
         "x, gate, up, down",
         "return (F.silu(x @ gate.T) * (x @ up.T)) @ down.T",
-        ("ROWS, WIDTH", "HIDDEN, WIDTH) * (0.02", "HIDDEN, WIDTH) * (0.02",
-         "WIDTH, HIDDEN) * (0.02"),
+        (
+            "ROWS, WIDTH",
+            "HIDDEN, WIDTH) * (0.02",
+            "HIDDEN, WIDTH) * (0.02",
+            "WIDTH, HIDDEN) * (0.02",
+        ),
         ("ROWS", "WIDTH", "HIDDEN"),
         {
             "medium": (1024, 1024, 2048),
@@ -164,7 +168,7 @@ TYPES = {
         ("ROWS", "COLS"),
         {"medium": (4096, 4096), "large": (8192, 8192), "wide": (1024, 32768)},
     ),
-}  # fmt: skip
+}
 
 _PROBLEM = '''"""{about} Size and meaning are AutoKernel's."""
 

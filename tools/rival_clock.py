@@ -1,6 +1,6 @@
 """A second opinion on kernel files that imports nothing of kmem, for tools/compare_kernels.py.
 
-    python tools/rival_clock.py '{"problem": "p.py", "kernels": {"theirs": "k.py"}, "seconds": 120}'
+    python tools/rival_clock.py '{"problem": FILE, "kernels": {"theirs": FILE}, "seconds": 120}'
 
 Prints a line of JSON after each part, so that a call that is cut short leaves what it had: the
 rivals' own gate, errors against float64, what a kernel keeps between calls, and times. Times are

@@ -1,6 +1,6 @@
 """One released kernel file before kmem's judge, for tools/compare_kernels.py.
 
-    python tools/rival_judging.py '{"problem": "p.py", "theirs": "k.py", "runs": "runs/level2"}'
+    python tools/rival_judging.py '{"problem": FILE, "theirs": FILE, "runs": DIRECTORY or ""}'
 
 Prints a line of JSON after each part: what the text says and which mends there are, the verdict on
 theirs, the verdict on ours, and without a GPU the independent check at small sizes in the
