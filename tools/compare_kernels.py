@@ -6,10 +6,10 @@
 DIR holds a file with `ModelNew` for each problem, called by its number or its name, as AdaExplore
 releases them; nothing of it is kept in this repository. RUNS is a directory of kmem's runs or a
 database of its memory: the best kernel of each problem is ours. For each problem: what can be read
-off the text, our judge's verdict under precision match (at small sizes in the interpreter, where
-there is no GPU) after mends that change no value, and on a GPU its pairs against the best of eager,
-compile and max-autotune; and by tools/rival_clock.py, which imports nothing of kmem, the rivals' own
-tolerance, errors against float64, what is kept between calls, and times.
+off the text, our judge's verdict under precision match after mends that change no value (at small
+sizes in the interpreter, where there is no GPU), and on a GPU its pairs against the best of eager,
+compile and max-autotune; and by tools/rival_clock.py, which imports nothing of kmem, the rivals'
+own tolerance, errors against float64, what is kept between calls, and times.
 
 OUT/rows.jsonl has a row for each problem, as they come: a call goes on where an earlier one was cut
 off, and --again tries anew what did not end in time. A page beside it is written anew at the end.
