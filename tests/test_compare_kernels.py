@@ -302,6 +302,11 @@ def row(problem: str, log: str = "", status: str = "wrong_values", **more: Any) 
             "wrong_values",
             "loses small results",
         ),
+        (
+            "after a forward, buffer bn.running_mean is not what the module leaves there: x",
+            "wrong_values",
+            "leaves other buffers than the module",
+        ),
         ("something new\nmore", "crashed", "crashed: something new"),
     ],
 )
@@ -314,6 +319,11 @@ def test_a_folded_parameter_is_told_from_a_wrong_value() -> None:
     assert reason_of(row("1_a", wrong)) == "values beyond the contract"
     folded = row("1_a", wrong, alone=["bias"])
     assert reason_of(folded) == "parameters folded in the constructor"
+    gate = {"theirs": {"passed": 5, "of": 5}}
+    right_by_seed = row("1_a", wrong, their_gate=gate)
+    assert reason_of(right_by_seed) == "parameters folded in the constructor"
+    rounded = row("1_a", wrong.replace("1.0", "3e-2"), their_gate=gate)
+    assert reason_of(rounded) == "values beyond the contract"
 
 
 def test_a_file_that_was_late_is_no_refusal() -> None:
