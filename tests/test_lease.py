@@ -42,7 +42,7 @@ def is_taken(directory: Path) -> bool:
 
     with GpuLease(directory, "card", on_wait) as lease:
         try:
-            with lease.hold(exclusive=False):
+            with lease.hold(exclusive=False, purpose="a test"):
                 return False
         except Taken:
             return True
@@ -60,16 +60,19 @@ def test_only_one_lease_holds_a_gpu_alone_and_the_other_is_told_to_wait(tmp_path
 
     one, two = GpuLease(tmp_path, "GPU-1", on_wait), GpuLease(tmp_path, "GPU-1", on_wait)
     other_card = GpuLease(tmp_path, "GPU-2", on_wait)
-    with one.hold(exclusive=False), two.hold(exclusive=False):  # checks may run side by side
+    with (
+        one.hold(exclusive=False, purpose="a test"),
+        two.hold(exclusive=False, purpose="a test"),
+    ):  # checks may run side by side
         pass
     with (
-        one.hold(exclusive=True),
-        other_card.hold(exclusive=True),
+        one.hold(exclusive=True, purpose="a test"),
+        other_card.hold(exclusive=True, purpose="a test"),
         pytest.raises(Waited),
-        two.hold(exclusive=False),
+        two.hold(exclusive=False, purpose="a test"),
     ):
         pass
-    with two.hold(exclusive=True):  # given up again
+    with two.hold(exclusive=True, purpose="a test"):  # given up again
         pass
     assert waits == ["waiting for the GPU: another kmem is measuring on it"]
     assert one.exclusive_s > 0
@@ -82,10 +85,10 @@ def test_a_lease_held_for_timing_goes_back_to_what_it_was_held_for_before(tmp_pa
         raise AssertionError(text)
 
     one, two = GpuLease(tmp_path, "GPU-1", on_wait), GpuLease(tmp_path, "GPU-1", on_wait)
-    with one.hold(exclusive=False):
-        with one.hold(exclusive=True):
+    with one.hold(exclusive=False, purpose="a test"):
+        with one.hold(exclusive=True, purpose="a test"):
             pass
-        with two.hold(exclusive=False):
+        with two.hold(exclusive=False, purpose="a test"):
             pass
     one.close()
     two.close()
@@ -97,14 +100,16 @@ def test_who_waits_to_have_the_gpu_alone_is_not_starved_by_new_sharers(tmp_path:
     first = GpuLease(tmp_path, "card", lambda text: None)
 
     def take(name: str, exclusive: bool) -> None:
-        with GpuLease(tmp_path, "card", lambda text: waiting[name].set()).hold(exclusive=exclusive):
+        with GpuLease(tmp_path, "card", lambda text: waiting[name].set()).hold(
+            exclusive=exclusive, purpose="a test"
+        ):
             order.append(name)
 
     threads = [
         threading.Thread(target=take, args=("alone", True)),
         threading.Thread(target=take, args=("later", False)),
     ]
-    with first.hold(exclusive=False):
+    with first.hold(exclusive=False, purpose="a test"):
         for thread, name in zip(threads, waiting, strict=True):
             thread.start()
             assert waiting[name].wait(10), f"{name} did not have to wait"
@@ -118,11 +123,13 @@ def test_a_long_check_lets_a_timing_in_between_its_steps(tmp_path: Path) -> None
     check = GpuLease(tmp_path, "card", lambda text: None)
 
     def time_it() -> None:
-        with GpuLease(tmp_path, "card", lambda text: wants.set()).hold(exclusive=True):
+        with GpuLease(tmp_path, "card", lambda text: wants.set()).hold(
+            exclusive=True, purpose="a test"
+        ):
             order.append("timed")
 
     thread = threading.Thread(target=time_it)
-    with check.hold(exclusive=False):
+    with check.hold(exclusive=False, purpose="a test"):
         thread.start()
         assert wants.wait(10), "the timing did not have to wait"
         check.pause()
@@ -131,7 +138,7 @@ def test_a_long_check_lets_a_timing_in_between_its_steps(tmp_path: Path) -> None
     assert order == ["timed", "second step"]
     assert check.waited_s > 0
     check.pause()  # with nothing held, nothing happens
-    with check.hold(exclusive=True):
+    with check.hold(exclusive=True, purpose="a test"):
         check.pause()  # nor while it is held alone
         assert is_taken(tmp_path)
     check.close()
@@ -184,7 +191,7 @@ def test_whoever_waits_goes_first_once_a_tuning_has_had_the_gpu_for_long(
     def time_a_candidate() -> None:
         with (
             GpuLease(tmp_path, "card", lambda text: waits.set()) as lease,
-            lease.hold(exclusive=True),
+            lease.hold(exclusive=True, purpose="a test"),
         ):
             order.append("candidate")
 
@@ -254,7 +261,10 @@ def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path
                 "binaries": {},
             }
 
-    with GpuLease(tmp_path, "card", lambda text: None) as lease, lease.hold(exclusive=False):
+    with (
+        GpuLease(tmp_path, "card", lambda text: None) as lease,
+        lease.hold(exclusive=False, purpose="a test"),
+    ):
         examination = Examination(
             Kernel("class ModelNew: pass"), Worker(), Contract(), 1.0, 1.0, lease
         )

@@ -28,6 +28,8 @@ CASES = [
     ("online-softmax", "torch.softmax(x, 1)", "65536, 1024", "registers"),
     ("online-softmax", "torch.softmax(x * 0.088, 1)", "65536, 1024", "registers"),
     ("online-softmax", "torch.softmax(x * 0.088, 1)", "4096, 393216", "loop"),
+    ("online-softmax", "torch.max(torch.softmax(x, 1), 1)[0]", "128, 16, 16, 32, 32", "registers"),
+    ("row-norm", "F.gelu(F.layer_norm(x, (32768,))).sum(-1)", "4096, 32768", "loop"),
     ("split-reduction", "torch.logsumexp(x * 0.088, 1)", "4096, 393216", "split"),
     (
         "row-norm",

@@ -102,6 +102,52 @@ def test_a_reduction_agrees_with_float64_under_every_strategy(expression: str) -
     assert len(errors) == len(settings)
 
 
+REDUCED_AGAIN = [
+    (
+        "online-softmax",
+        "torch.max(F.silu(torch.softmax(x, 1) - self.a.view(1, -1, 1)), 1)[0]",
+        "self.a = nn.Parameter(torch.randn(19))",
+        "torch.randn(3, 19, 6)",
+    ),
+    ("online-softmax", "torch.argmax(torch.softmax(x, 1) * x, 1)", "pass", "torch.randn(5, 21)"),
+    ("online-softmax", "(F.log_softmax(x, 1) * x).sum(1)", "pass", "torch.randn(4, 23)"),
+    ("row-norm", "F.gelu(self.n(x)).sum(-1)", "self.n = nn.LayerNorm(21)", "torch.randn(5, 21)"),
+    (
+        "row-norm",
+        "torch.logsumexp(F.layer_norm(x, (21,)), -1, keepdim=True)",
+        "pass",
+        "torch.randn(5, 21) * 3 + 40",
+    ),
+    (
+        "row-norm",
+        "torch.tanh(self.n(x)).amin((2, 3))",
+        "self.n = nn.InstanceNorm2d(6)",
+        "torch.randn(2, 6, 4, 3)",
+    ),
+    # three reductions, each of what the one before left
+    (
+        "row-norm",
+        "(torch.softmax(F.rms_norm(x, (21,)), -1) ** 2).sum(-1)",
+        "pass",
+        "torch.randn(5, 21)",
+    ),
+]
+
+
+@pytest.mark.slow(after=2)
+@pytest.mark.parametrize(("skill", "expression", "setup", "inputs"), REDUCED_AGAIN)
+def test_a_reduction_of_a_norm_or_softmax_of_the_same_row_is_part_of_its_kernel(
+    skill: str, expression: str, setup: str, inputs: str
+) -> None:
+    settings = [setting(strategy, rows=2, columns=4) for strategy in ("registers", "loop", "split")]
+    source = problem(expression, inputs, setup)
+    _, graph = trace_source(source)
+    (site,) = recipe(skill).match(graph, Contract())
+    assert {node.name for node in graph.nodes} - set(site.nodes) <= {"view"}
+    errors = check_recipe(recipe(skill), source, H200, settings=settings, tolerance=1e-6)
+    assert len(errors) == len(settings)
+
+
 def run(name: str, source: str, knobs: dict, x: torch.Tensor) -> torch.Tensor:
     chosen = recipe(name)
     _, graph = trace_source(source)

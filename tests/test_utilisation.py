@@ -7,8 +7,8 @@ import pytest
 
 from kmem.bench.utilisation import (
     FILE,
+    Hold,
     describe_utilisation,
-    join_holds,
     measure_utilisation,
     read_holds,
 )
@@ -17,19 +17,26 @@ from kmem.host.lease import HOLDS_VARIABLE, GpuLease
 
 
 def test_time_that_several_hold_counts_once_and_gaps_do_not() -> None:
-    holds = [(0.0, 40.0, False), (10.0, 20.0, True), (30.0, 60.0, False), (80.0, 100.0, True)]
+    holds = [
+        Hold(0.0, 40.0, False, "screening"),
+        Hold(10.0, 20.0, True, "timing"),
+        Hold(30.0, 60.0, False, "screening"),
+        Hold(80.0, 100.0, True, "timing"),
+    ]
     (found,) = measure_utilisation({"GPU-1": holds, "GPU-2": []})
     assert (found.span_s, found.held_s, found.alone_s) == (100.0, 80.0, 30.0)
-    assert measure_utilisation({"GPU-1": join_holds(holds + holds)}) == [found]
+    assert found.held_for_s == {"screening": 70.0, "timing": 30.0}
     assert describe_utilisation([found]) == (
-        "GPU-1: in use 80% of 1.7 min between its first and last measurement, timing alone 30%"
+        "GPU-1: in use 80% of 1.7 min between its first and last measurement, timing alone 30%; "
+        "of its holders' time screening 70%, timing 30%"
     )
 
 
 def test_each_piece_of_a_bench_keeps_a_line_and_tells_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    holds = {"GPU-1": [(0.0, 85.0, True), (95.0, 100.0, False)], "GPU-2": []}
+    held = [Hold(0.0, 85.0, True, "racing"), Hold(95.0, 100.0, False, "screening")]
+    holds = {"GPU-1": held, "GPU-2": []}
     for piece in (holds, {}):
         _keep_use(tmp_path, 100.0, piece)
     first, second = map(json.loads, (tmp_path / FILE).read_text().splitlines())
@@ -46,12 +53,25 @@ def test_a_lease_writes_its_holds_down_under_the_word_and_only_then(
             monkeypatch.setenv(HOLDS_VARIABLE, word)
         with (
             GpuLease(tmp_path, "GPU-1", lambda text: None) as lease,
-            lease.hold(exclusive=False),
-            lease.hold(exclusive=True),
+            lease.hold(exclusive=False, purpose="verifying: its own values"),
         ):
-            pass
+            lease.turn_to("verifying: families")
+            with (
+                lease.hold(exclusive=True, purpose="timing"),
+                lease.hold(exclusive=False, purpose="looking"),
+            ):
+                pass
     with next(tmp_path.glob("*.holds")).open("a") as file:
-        file.write("17.0 1")  # torn by a kill
+        file.write("17.0 18.0 1 tim")  # torn by a kill
     found = read_holds(tmp_path, "night")
-    assert list(found) == ["GPU-1"] and [alone for _, _, alone in found["GPU-1"]] == [False, True]
+    assert list(found) == ["GPU-1"]
+    assert [(hold.alone, hold.purpose) for hold in found["GPU-1"]] == [
+        (False, "verifying: its own values"),
+        (False, "verifying: families"),
+        (True, "timing"),
+        (False, "verifying: families"),
+    ]
+    ends = [hold.end for hold in found["GPU-1"]]
+    assert ends == sorted(ends)
+    assert read_holds(tmp_path, "night", since=ends[-1] + 1) == {"GPU-1": []}
     assert read_holds(tmp_path, "other") == {}

@@ -24,7 +24,7 @@ def ceilings_differ(reference: str, uuid: str, directory: Path) -> list[str]:
     place = directory / f"ceilings-{uuid}.json"
     with (
         open_lease(directory / "locks", lambda text: None) as lease,
-        lease.hold(exclusive=True),
+        lease.hold(exclusive=True, purpose="ceilings"),
     ):
         if not place.is_file():
             partial = place.with_name(f"{place.name}.{os.getpid()}")

@@ -7,9 +7,10 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kmem.away.request import SKILLS
-from kmem.bench.utilisation import Hold, join_holds
+from kmem.bench.utilisation import Hold
 from kmem.memory.location import added_skills_root
 from kmem.memory.store import Memory
 from kmem.memory.team.carried import copy_memory, take_news
@@ -71,10 +72,13 @@ class Home:
         """Take in what a worker told; the id of the run that it is about."""
         return take_news(self.memory, news, out_dir, problem)
 
-    def note_holds(self, gpu: str, holds: Sequence[Sequence[float]]) -> None:
-        """Keep when a GPU was held, as a worker tells it at the end of each run."""
-        told = [(float(begin), float(end), bool(alone)) for begin, end, alone in holds]
-        self.holds[gpu] = join_holds([*self.holds.get(gpu, ()), *told])
+    def note_holds(self, gpu: str, holds: Sequence[Sequence[Any]]) -> None:
+        """Keep when a GPU was held, as a worker tells it at the end of each run.
+
+        Runs that shared a GPU tell of each other's holds; each counts once.
+        """
+        told = (Hold(*hold) for hold in holds)
+        self.holds[gpu] = list(dict.fromkeys([*self.holds.get(gpu, ()), *told]))
 
     def close(self) -> None:
         """Close the database and remove the copies; by the thread that opened it."""

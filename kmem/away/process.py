@@ -65,7 +65,7 @@ def _command(request: Request) -> list[str]:
 
 
 def _carry_out(request: Request) -> int:
-    here = Path.cwd()
+    here, began = Path.cwd(), time.time()
     database, run = here / MEMORY, here / RUN
     database.parent.mkdir(parents=True, exist_ok=True)
     shared_directory().mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def _carry_out(request: Request) -> int:
         reader.join()
         _tell_news(news)
     if word := os.environ.get(HOLDS_VARIABLE):
-        _tell(HELD + json.dumps(read_holds(shared_directory() / "locks", word)))
+        _tell(HELD + json.dumps(read_holds(shared_directory() / "locks", word, since=began)))
     _tell("".join(printed).replace(str(run), request.home).rstrip("\n"))
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 

@@ -1,21 +1,30 @@
-"""How long each GPU of a bench was in use between its first and its last measurement.
+"""How long each GPU of a bench was in use between its first and its last measurement, and for what.
 
 In use is a GPU while anybody holds its lease (kmem/host/lease.py): checks of candidates, which
-share it, and timings, which are alone. Where several hold it at once, that time counts once.
+share it, and timings, which are alone. Where several hold it at once, that time counts once. What
+it was held for is counted in the seconds of all holders: of two that share it each has its own.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
-
-#: Begin, end (seconds since 1970), and whether the GPU was held alone.
-Hold: TypeAlias = "tuple[float, float, bool]"
-
+from typing import Any, NamedTuple
 
 #: Where a bench keeps it: a line for each piece of the bench.
 FILE = "utilisation.jsonl"
+#: So many purposes are told, those that took longest first.
+_TOLD = 5
+
+
+class Hold(NamedTuple):
+    """A GPU that was held once. Times are in seconds since 1970."""
+
+    begin: float
+    end: float
+    alone: bool
+    purpose: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,7 @@ class Utilisation:
     span_s: float
     held_s: float
     alone_s: float
+    held_for_s: Mapping[str, float] = field(default_factory=dict)  # by purpose, of all holders
 
     @property
     def share(self) -> float:
@@ -33,34 +43,23 @@ class Utilisation:
         return self.held_s / self.span_s if self.span_s else 0.0
 
 
-def read_holds(directory: Path, word: str) -> dict[str, list[Hold]]:
-    """What was written down under a word beside the lock files, by GPU, joined."""
+def read_holds(directory: Path, word: str, since: float = 0.0) -> dict[str, list[Hold]]:
+    """What was written down under a word beside the lock files, by GPU.
+
+    Args:
+        since: holds that ended before, in seconds since 1970, are left out.
+    """
     found = {}
     for file in directory.glob(f"gpu-*.{word}.holds"):
         gpu = file.name.removeprefix("gpu-").removesuffix(f".{word}.holds")
         holds = []
-        for line in file.read_text(encoding="utf-8").splitlines():
-            words = line.split()
-            if len(words) == 3:  # else a kill tore it
-                holds.append((float(words[0]), float(words[1]), words[2] == "1"))
-        found[gpu] = join_holds(holds)
+        for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
+            words = line.split(maxsplit=3)
+            if len(words) == 4 and line.endswith("\n"):  # else a kill tore it
+                alone = words[2] == "1"
+                holds.append(Hold(float(words[0]), float(words[1]), alone, words[3].strip()))
+        found[gpu] = [hold for hold in holds if hold.end >= since]
     return found
-
-
-def join_holds(holds: Iterable[Hold]) -> list[Hold]:
-    """The same holds as few that do not overlap, those alone and those shared each for itself."""
-    joined: list[Hold] = []
-    every = list(holds)
-    for alone in (False, True):
-        last: Hold | None = None
-        for begin, end, _ in sorted(hold for hold in every if hold[2] is alone):
-            if last is not None and begin <= last[1]:
-                last = last[0], max(last[1], end), alone
-                joined[-1] = last
-            else:
-                last = begin, end, alone
-                joined.append(last)
-    return joined
 
 
 def measure_utilisation(holds: Mapping[str, Sequence[Hold]]) -> list[Utilisation]:
@@ -69,11 +68,29 @@ def measure_utilisation(holds: Mapping[str, Sequence[Hold]]) -> list[Utilisation
     for gpu, own in sorted(holds.items()):
         if not own:
             continue
-        held = join_holds((begin, end, False) for begin, end, _ in own)
-        span_s = max(end for _, end, _ in own) - min(begin for begin, _, _ in own)
-        alone_s = sum(end - begin for begin, end, alone in join_holds(own) if alone)
-        found.append(Utilisation(gpu, span_s, sum(end - begin for begin, end, _ in held), alone_s))
+        span_s = max(hold.end for hold in own) - min(hold.begin for hold in own)
+        held_for_s: Counter[str] = Counter()
+        for hold in own:
+            held_for_s[hold.purpose] += hold.end - hold.begin
+        found.append(
+            Utilisation(
+                gpu,
+                span_s,
+                _joined_s(own),
+                _joined_s(hold for hold in own if hold.alone),
+                dict(held_for_s.most_common()),
+            )
+        )
     return found
+
+
+def _joined_s(holds: Iterable[Hold]) -> float:
+    """How long at least one of the holds lasted, in seconds."""
+    total_s, until = 0.0, 0.0
+    for hold in sorted(holds):
+        total_s += max(0.0, hold.end - max(hold.begin, until))
+        until = max(until, hold.end)
+    return total_s
 
 
 def utilisation_data(found: Sequence[Utilisation], wall_s: float) -> dict[str, Any]:
@@ -92,6 +109,13 @@ def describe_utilisation(found: Sequence[Utilisation]) -> str:
     """A line for each GPU; empty without any."""
     return "\n".join(
         f"{each.gpu}: in use {each.share:.0%} of {each.span_s / 60:.1f} min between its first and "
-        f"last measurement, timing alone {each.alone_s / each.span_s if each.span_s else 0:.0%}"
+        f"last measurement, timing alone {each.alone_s / each.span_s if each.span_s else 0:.0%}; "
+        f"of its holders' time {_describe_purposes(each.held_for_s)}"
         for each in found
     )
+
+
+def _describe_purposes(held_for_s: Mapping[str, float]) -> str:
+    total_s = sum(held_for_s.values()) or 1.0
+    told = list(held_for_s.items())[:_TOLD]
+    return ", ".join(f"{purpose} {seconds / total_s:.0%}" for purpose, seconds in told)

@@ -57,7 +57,7 @@ def bench(
     are those of the first one measure.
 
     With GPUs the share of time that each of them was in use between its first and its last
-    measurement is told at the end, and kept in DIR/utilisation.jsonl.
+    measurement, and what for, is told at the end, and kept in DIR/utilisation.jsonl.
 
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """

@@ -22,8 +22,10 @@ from typing import TextIO
 #: Names the directory of the lock files to a job that runs elsewhere, in its environment.
 DIRECTORY_VARIABLE = "KMEM_GPU_LOCKS"
 #: Set to a word, has every hold written down beside the lock files, in files with that word in
-#: their name: `kmem bench` tells from them how long each GPU was in use.
+#: their name: `kmem bench` tells from them how long each GPU was in use, and what for.
 HOLDS_VARIABLE = "KMEM_GPU_HOLDS"
+#: A pause that is longer does not count as a hold, in seconds.
+_MOMENT_S = 0.01
 
 
 class GpuLease:
@@ -50,35 +52,51 @@ class GpuLease:
         self._place = (directory, gpu)
         self._on_wait = on_wait
         self._mode = fcntl.LOCK_UN
+        self._purpose, self._since = "", time.time()
         self.exclusive_s = self.waited_s = 0.0
 
     @contextmanager
-    def hold(self, *, exclusive: bool) -> Iterator[None]:
+    def hold(self, *, exclusive: bool, purpose: str) -> Iterator[None]:
         """Hold the GPU, shared or alone.
 
         May be nested: a GPU held alone stays held alone, and one held shared is held alone as long
         as the inner block lasts.
+
+        Args:
+            purpose: what it is held for, in a few words; an inner block that changes nothing
+                about how the GPU is held belongs to the purpose of the outer one.
         """
-        outer, wanted = self._mode, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        outer, outer_purpose = self._mode, self._purpose
+        wanted = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         if outer in (wanted, fcntl.LOCK_EX):
             yield
             return
+        self._write_down()
         self._lock(wanted)
-        started, began = time.monotonic(), time.time()
+        self._purpose, self._since = purpose, time.time()
+        started = time.monotonic()
         try:
             yield
         finally:
             if exclusive:
                 self.exclusive_s += time.monotonic() - started
-            self._write_down(began, exclusive)
+            self._write_down()
             self._lock(outer)
+            self._purpose, self._since = outer_purpose, time.time()
 
-    def _write_down(self, began: float, exclusive: bool) -> None:
+    def turn_to(self, purpose: str) -> None:
+        """From now on the GPU is held for something else, until the block that holds it ends."""
+        self._write_down()
+        self._purpose, self._since = purpose, time.time()
+
+    def _write_down(self, until: float | None = None) -> None:
         word = os.environ.get(HOLDS_VARIABLE)
-        if word:
-            directory, gpu = self._place
-            with open(directory / f"gpu-{gpu}.{word}.holds", "a", encoding="utf-8") as file:
-                file.write(f"{began:.3f} {time.time():.3f} {int(exclusive)}\n")
+        if not word or self._mode == fcntl.LOCK_UN:
+            return
+        directory, gpu = self._place
+        alone = int(self._mode == fcntl.LOCK_EX)
+        with open(directory / f"gpu-{gpu}.{word}.holds", "a", encoding="utf-8") as file:
+            file.write(f"{self._since:.3f} {until or time.time():.3f} {alone} {self._purpose}\n")
 
     @property
     def place(self) -> tuple[str, str]:
@@ -90,9 +108,14 @@ class GpuLease:
 
         For the pause between two steps of a long check.
         """
-        if self._mode == fcntl.LOCK_SH:
-            # that a check steps aside for moments is no news
-            self._lock(fcntl.LOCK_SH, on_wait=lambda text: None)
+        if self._mode != fcntl.LOCK_SH:
+            return
+        waited_s, paused = self.waited_s, time.time()
+        # that a check steps aside for moments is no news
+        self._lock(fcntl.LOCK_SH, on_wait=lambda text: None)
+        if self.waited_s - waited_s > _MOMENT_S:
+            self._write_down(until=paused)
+            self._since = time.time()
 
     def __enter__(self) -> "GpuLease":
         return self

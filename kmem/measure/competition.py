@@ -32,6 +32,7 @@ from kmem.records import Baseline, fastest_baseline
 _SIDE_BY_SIDE_RATIO = 32
 #: How often a verification that waits for baselines looks whether they are known, in seconds.
 _LOOK_S = 0.02
+_PURPOSE = "loading baselines"  # what the GPU is held for
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,8 @@ class Competition:
             self._start(name)
         self._resources.try_on_cpu()
         with open_lease(self._locks, self._on_event) as lease:  # this thread's own
-            with lease.hold(exclusive=False), room_for(self._resources.traced.problem):
+            shared = lease.hold(exclusive=False, purpose=_PURPOSE)
+            with shared, room_for(self._resources.traced.problem):
                 inputs = self._resources.timed_inputs()
             groups = [quick] if self._has_room_for_all() else [[name] for name in quick]
             for group in [*(group for group in groups if group), *([slow] if slow else [])]:
@@ -132,7 +134,8 @@ class Competition:
                     continue
                 self._start(name)
                 worker = self._workers[name].wait_ready()
-                with lease.hold(exclusive=False), room_for(self._resources.traced.problem):
+                shared = lease.hold(exclusive=False, purpose=_PURPOSE)
+                with shared, room_for(self._resources.traced.problem):
                     inputs.show(worker)
                     inputs.refresh(worker)
                 loading[name] = threads.submit(

@@ -83,7 +83,7 @@ class Examiner:
         )
         try:
             self._resources.try_on_cpu()
-            with self._resources.hold_gpu(exclusive=False), room_for(self._problem):
+            with self._resources.hold_gpu("screening", exclusive=False), room_for(self._problem):
                 step(examination)
         except Refused as ex:
             return self._failed(ex.status, str(ex), examination)

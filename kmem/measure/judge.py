@@ -356,7 +356,7 @@ class Judge:
         if test is None:
             return ""
         self._on_event(f"running {Path(test.path).name}")
-        with lease.hold(exclusive=True) if lease else nullcontext():
+        with lease.hold(exclusive=True, purpose="the user's test") if lease else nullcontext():
             return run_user_test(test, kernel, self._traced.problem, gpu=self._settings.gpu)
 
     # ---- measurements

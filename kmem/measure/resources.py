@@ -114,9 +114,16 @@ class JudgeResources:
             gc.collect()
             torch.cuda.empty_cache()  # this process may live on, and others wait for the memory
 
-    def hold_gpu(self, *, exclusive: bool) -> AbstractContextManager[None]:
+    def hold_gpu(self, purpose: str, *, exclusive: bool) -> AbstractContextManager[None]:
         """Hold the GPU, shared for checks or alone for timing; nothing to hold without one."""
-        return self.lease.hold(exclusive=exclusive) if self.lease is not None else nullcontext()
+        if self.lease is None:
+            return nullcontext()
+        return self.lease.hold(exclusive=exclusive, purpose=purpose)
+
+    def turn_to(self, purpose: str) -> None:
+        """Say what the GPU is held for from now on: a bench tells where its time went."""
+        if self.lease is not None:
+            self.lease.turn_to(purpose)
 
     def seed_for(self, *purpose: str) -> int:
         """A seed for each purpose that cannot be guessed from another one."""

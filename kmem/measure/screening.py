@@ -272,7 +272,7 @@ class Contest:
 
         self._resources.workers.wait_for_spare()
         # for the whole race at once: to get the GPU alone may take long
-        with self._resources.hold_gpu(exclusive=True), inputs.while_timing():
+        with self._resources.hold_gpu("racing", exclusive=True), inputs.while_timing():
             raced = race(list(running), sample)
         for name, samples in raced.items():
             self._timed[int(name)] = running[name], summarize_samples(samples)

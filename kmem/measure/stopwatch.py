@@ -88,7 +88,7 @@ def time_against_best(
             inputs.show(module.worker)
             if spots is not None:
                 module.worker.attach(spots.shared)
-        with resources.hold_gpu(exclusive=True):
+        with resources.hold_gpu("timing in pairs", exclusive=True):
             if best is None:
                 taken = time_alone(*modules, inputs, settings)
             else:

@@ -74,6 +74,7 @@ class Verification:
         """
         resources, gpu = self._resources, self._settings.gpu
         reference, seed_for = resources.reference(), resources.seed_for
+        resources.turn_to("verifying: its own values")
         load_candidate(examination, reference)
         examination.holds = True
         expected = check_case(examination, "drawn", seed_for("verify", "drawn"))
@@ -81,28 +82,35 @@ class Verification:
         check_state(examination, expected.answer)
         answer = expected.answer
         del expected  # at full size it holds gigabytes
+        resources.turn_to("verifying: repeats")
         check_repeats(examination, seed_for("verify", "repeat"))
         launches = examination.launches
         compiled: list[CompiledForward] = []
         if self._compile_at is not None and not gpu:
             compiled = self._check_compiled(examination)
+        resources.turn_to("verifying: provenance")
         check_provenance(examination, seed_for("verify", "provenance"), gpu=gpu)
         if compiled:
             check_operators(examination, compiled, self._target)
         families = (*SCREENING_FAMILIES, "large")
         if not resources.has_small:
             families = reference.families[1:]  # the first is the problem's own values
+        resources.turn_to("verifying: families")
         check_families(examination, families, seed_for)
         check_all_runs(examination)
+        resources.turn_to("verifying: layouts, gradients and state")
         if not resources.has_small:
             check_variants(examination, seed_for("verify", "variants"))
         check_gradient_modes(examination, seed_for("verify", "gradients"))
         check_held(examination)
         if not answer.eager_state:
             check_state(examination, answer)  # after all these calls
+        resources.turn_to("verifying: other parameters")
         check_other_parameters(examination, seed_for)
+        resources.turn_to("timing in pairs")
         timing, environment = self._time(examination, baselines)
         examination.take_flags(reference)
+        resources.turn_to("verifying: small sizes")
         if resources.has_small and not self._check_small(examination, launches):
             # At the small size the kernel stepped aside: what it was not tried with there is tried
             # here.

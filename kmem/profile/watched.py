@@ -88,7 +88,9 @@ def run_watched(watcher: str, place: Path, hide_rest: Callable[[dict], object]) 
     lease = open_lease()  # its files are open from now on
 
     def hold_gpu(*, exclusive: bool) -> contextlib.AbstractContextManager[None]:
-        return lease.hold(exclusive=exclusive) if lease is not None else contextlib.nullcontext()
+        if lease is None:
+            return contextlib.nullcontext()
+        return lease.hold(exclusive=exclusive, purpose="profiling")
 
     with hold_gpu(exclusive=False):
         forward = build_forward(job, place / "candidate.py", lambda: hide_rest(job))

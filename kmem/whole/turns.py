@@ -17,5 +17,8 @@ def gpu_alone() -> Iterator[None]:
     Raises ExecutorError: if the lock file cannot be made.
     """
     locks = default_db_path().parent / "cache" / "locks"
-    with open_lease(locks, lambda text: None) as lease, lease.hold(exclusive=True):
+    with (
+        open_lease(locks, lambda text: None) as lease,
+        lease.hold(exclusive=True, purpose="a whole model"),
+    ):
         yield

@@ -51,6 +51,8 @@ class RowRecipe(Recipe):
         element_output: True for regions that write as many elements as they read (norms, softmax),
             False for those that leave one value per row.
         grain: if given, only regions with a loss of this grain.
+        reduced_again: those of `operators` that are taken as well where what follows them reduces
+            the row, as a maximum over a softmax, so that one value per row is left.
     """
 
     roles = {
@@ -74,11 +76,13 @@ class RowRecipe(Recipe):
         operators: tuple[str, ...],
         element_output: bool,
         grain: Grain | None = None,
+        reduced_again: tuple[str, ...] = (),
     ) -> None:
         self.purpose = purpose
         self.operators = operators
         self.element_output = element_output
         self.grain = grain
+        self.reduced_again = reduced_again
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [
@@ -98,7 +102,10 @@ class RowRecipe(Recipe):
         return (
             fits
             and region.operator in self.operators
-            and region.has_element_output is self.element_output
+            and (
+                region.has_element_output is self.element_output
+                or region.operator in self.reduced_again
+            )
         )
 
     def space(self, site: Site, device: Device) -> Space:

@@ -156,7 +156,8 @@ def _observe_kernels(examination: Examination) -> Mapping[str, Any]:
 
     Beside other work kernels take longer than they do.
     """
-    with examination.lease.hold(exclusive=True) if examination.lease else nullcontext():
+    lease = examination.lease
+    with lease.hold(exclusive=True, purpose="one profiled call") if lease else nullcontext():
         return examination.worker.request(
             Kernels(examination.key, examination.loaded_reference.inputs.shared.name),
             timeout_s=examination.run_timeout_s,

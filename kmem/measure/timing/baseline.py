@@ -127,7 +127,7 @@ def time_baseline(
 
     def take() -> None:
         batch = Batch(inputs, SAMPLES, warmup=WARMUP_CALLS)
-        with lease.hold(exclusive=True) if lease is not None else nullcontext():
+        with lease.hold(exclusive=True, purpose="timing baselines") if lease else nullcontext():
             samples.extend(sample_times(baseline, batch, _settings(l2_bytes, deadline)).event_ms)
 
     failed = _failure_of(take, baseline.key, limit_s)

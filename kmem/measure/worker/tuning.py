@@ -88,7 +88,8 @@ class _Turn:
             self._depth += 1
             self._changes += 1  # a timer that is about to give the GPU back comes too late
             # does nothing where it is held
-            self._held.enter_context(self._lease.hold(exclusive=True))
+            hold = self._lease.hold(exclusive=True, purpose="tuning by Inductor")
+            self._held.enter_context(hold)
             if self._held_since is None:
                 self._held_since = time.monotonic()
             if self._depth == 1:

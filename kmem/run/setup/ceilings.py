@@ -23,7 +23,10 @@ def measured_ceilings(device: Device, memory: Memory, say: Callable[[str], None]
     if known is not None:
         return known
     locks = memory.path.parent / "cache" / "locks"
-    with open_lease(locks, say) as lease, lease.hold(exclusive=True):
+    with (
+        open_lease(locks, say) as lease,
+        lease.hold(exclusive=True, purpose="ceilings"),
+    ):
         known = memory.devices.ceilings(device.name)
         if known is not None:
             return known
