@@ -53,6 +53,14 @@ FLOORS_WITHIN = {
         ("rows", "scans", "products", "convolutions"),
         ("module",),
     ),
+    "problem": (
+        ("dtypes", "sizes", "graph"),
+        ("operators",),
+        ("described", "tracing", "costs"),
+        ("source", "features"),
+        ("sizing", "traced"),
+        ("breakdown",),
+    ),
     "run": (
         ("directory",),
         ("setup",),

@@ -13,7 +13,7 @@ from kmem.explore.recipes.author import RecipeAuthor
 from kmem.explore.recipes.rewriting import find_rewritten, predicted_ms
 from kmem.interfaces import Assignment, Situation
 from kmem.orchestrate.accuracy import next_rungs
-from kmem.problem.bound import graph_bound
+from kmem.problem.costs.bound import graph_bound
 from kmem.problem.traced import TracedProblem
 from kmem.records import Contract, Kernel, Move, Problem, SiteChoice, Task, Workload
 from kmem.rewrites import Rewrites

@@ -17,8 +17,8 @@ from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.gpu_clock import Batch, ClockSettings, LoadedModule
 from kmem.measure.worker.commands import Run
+from kmem.problem.sizing.workload import derive_small_workload
 from kmem.problem.traced import TracedProblem
-from kmem.problem.workload import derive_small_workload
 from kmem.records import Contract, Kernel, Measurement, Problem, Status, Timing, Workload
 
 pytestmark = pytest.mark.usefixtures("shared_template")

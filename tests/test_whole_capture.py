@@ -8,8 +8,8 @@ from models_for_tests import model_named
 from torch.utils import _pytree as pytree
 
 from kmem.errors import ProblemError
-from kmem.problem.evaluate import evaluate_graph
-from kmem.problem.fake import quiet_fake_tensors
+from kmem.problem.tracing.evaluate import evaluate_graph
+from kmem.problem.tracing.fake import quiet_fake_tensors
 from kmem.records import Precision
 from kmem.whole.cutting.values import given_values
 from kmem.whole.graphs.capture import Captured, build_real, capture, moved

@@ -22,7 +22,7 @@ import kmem
 from kmem.cli import cli
 from kmem.devices import named_target
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.load import execute_problem, load_problem
+from kmem.problem.source.load import execute_problem, load_problem
 from kmem.records import Contract, Precision
 from kmem.run.directory import RunDirectory
 from kmem.run.setup.settings import RunSettings

@@ -28,7 +28,7 @@ from kmem.measure.oracle.forward import (
 from kmem.measure.oracle.own_precision import OwnPrecisionProducts
 from kmem.measure.oracle.slices import Run
 from kmem.measure.worker.tensors import encode_value
-from kmem.problem.load import build_inputs, build_model, execute_problem
+from kmem.problem.source.load import build_inputs, build_model, execute_problem
 from kmem.records import Contract, Precision, Problem, Workload
 
 logger = logging.getLogger(__name__)

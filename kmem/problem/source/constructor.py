@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from kmem.problem.reach import assigned_constants
+from kmem.problem.source.reach import assigned_constants
 
 _NOTHING = inspect.Signature()
 _Found = inspect.Signature | None

@@ -22,14 +22,14 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.export.graph_signature import InputKind, InputSpec
 
 from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.problem.fake import (
+from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
+from kmem.problem.operators.table import find_operator
+from kmem.problem.tracing.fake import (
     cast_fake_module,
     cast_floating,
     casting_constructors,
     quiet_fake_tensors,
 )
-from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
-from kmem.problem.operators.table import find_operator
 from kmem.records import Precision, TensorSpec
 
 logger = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kmem.errors import ProblemError
 from kmem.host.syntax import parse_python
-from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import (
+from kmem.problem.sizing.shrinking import KEEP_BELOW, STYLES, proposals, smallest_proposal
+from kmem.problem.source.load import (
     FULL,
     ForwardSizes,
     build_inputs,
@@ -34,7 +34,7 @@ from kmem.problem.load import (
     count_parameters,
     execute_problem,
 )
-from kmem.problem.reach import (
+from kmem.problem.source.reach import (
     INPUT_FUNCTIONS,
     SIZE_FUNCTIONS,
     assigned_constants,
@@ -42,9 +42,9 @@ from kmem.problem.reach import (
     reached_from,
     top_level_reads,
 )
-from kmem.problem.shrinking import KEEP_BELOW, STYLES, proposals, smallest_proposal
-from kmem.problem.substitution import Sizes, axes_of, place_of, written_sizes
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.substitution import Sizes, axes_of, place_of, written_sizes
+from kmem.problem.tracing.fake import quiet_fake_tensors
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Problem, TensorSpec, Workload
 
 logger = logging.getLogger(__name__)

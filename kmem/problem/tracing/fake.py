@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import torch
 
-from kmem.problem.fake_recurrences import recurrences_by_one_step
+from kmem.problem.tracing.fake_recurrences import recurrences_by_one_step
 
 #: Where torch logs tracebacks and graphs when fake execution or export fails.
 _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")

@@ -15,12 +15,12 @@ window touches, output bytes that are still in L2 when the last kernel ends.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from kmem.problem.costs.vendor import convolution_share, copied_bytes, waiting_ms
+from kmem.problem.costs.work import node_work
 from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.arithmetic import Work, input_specs
 from kmem.problem.operators.row import Layout, Operator, Traffic
 from kmem.problem.operators.table import find_operator, lowering_of
-from kmem.problem.vendor import convolution_share, copied_bytes, waiting_ms
-from kmem.problem.work import node_work
 from kmem.records import DTYPE_BYTES, Bound, Contract, Device, Precision, TensorSpec
 
 #: How an fp32 product may be done so that it errs no more than eager does: unit -> products on it

@@ -26,14 +26,14 @@ from kmem.errors import DeviceMemoryError, ProblemError, first_line
 from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.host.project_modules import project_directories, use_project
 from kmem.host.syntax import parse_python
-from kmem.problem.fake import (
+from kmem.problem.source.reach import assigned_constants
+from kmem.problem.source.substitution import compiled, keep_parts
+from kmem.problem.tracing.fake import (
     cast_fake_module,
     cast_floating,
     casting_constructors,
     quiet_fake_tensors,
 )
-from kmem.problem.reach import assigned_constants
-from kmem.problem.substitution import compiled, keep_parts
 from kmem.records import Precision, Problem, Workload
 
 FULL = Workload("full")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from kmem.errors import ProblemError
 from kmem.host.syntax import parse_python
-from kmem.problem.reach import assigned_constants
 from kmem.problem.sizes import next_power_of_two
-from kmem.problem.substitution import substitute
+from kmem.problem.source.reach import assigned_constants
+from kmem.problem.source.substitution import substitute
 from kmem.records import Problem
 
 Shape = tuple[tuple[str, int], ...]  # names of the file's constants, with their sizes

@@ -23,7 +23,12 @@ from dataclasses import dataclass, field
 import torch
 
 from kmem.host.syntax import parse_python
-from kmem.problem.reach import SIZE_FUNCTIONS, assigned_constants, reached_from, top_level_reads
+from kmem.problem.source.reach import (
+    SIZE_FUNCTIONS,
+    assigned_constants,
+    reached_from,
+    top_level_reads,
+)
 from kmem.records import Problem
 
 Sizes = dict[str, int | tuple[int, ...]]

@@ -6,7 +6,7 @@ write anything of the graph.
 
 from collections.abc import Collection, Iterable
 
-from kmem.problem.bound import node_costs_ms
+from kmem.problem.costs.bound import node_costs_ms
 from kmem.problem.graph import OpGraph
 from kmem.problem.operators.table import find_operator
 from kmem.records import Contract, Device

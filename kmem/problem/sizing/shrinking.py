@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from kmem.problem.substitution import Sizes
+from kmem.problem.source.substitution import Sizes
 from kmem.records import Workload
 
 #: Constants up to this size are left alone: they are dimensions, kernel sizes, axes, or small
