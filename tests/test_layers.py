@@ -53,6 +53,14 @@ FLOORS_WITHIN = {
         ("rows", "scans", "products", "convolutions"),
         ("module",),
     ),
+    "measure.oracle": (
+        ("correctness",),
+        ("running",),
+        ("inputs", "answers"),
+        ("exploration",),
+        ("reference",),
+        ("domain", "lost", "spots"),
+    ),
     "problem": (
         ("dtypes", "sizes", "graph"),
         ("operators",),

@@ -13,7 +13,7 @@ from kmem.devices import named_target
 from kmem.measure import examiner, screening
 from kmem.measure.examine.examination import Examination
 from kmem.measure.judge import Judge
-from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
+from kmem.measure.oracle.inputs.families import FAMILIES, SCREENING_FAMILIES
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.gpu_clock import Batch, ClockSettings, LoadedModule
 from kmem.measure.worker.commands import Run

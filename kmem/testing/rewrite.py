@@ -149,9 +149,9 @@ def _cases(
     """Values of all placeholders by name: every family, and other parameters."""
     import torch
 
-    from kmem.measure.oracle.families import apply_family, families_for
-    from kmem.measure.oracle.parameters import vary_state
-    from kmem.measure.oracle.traits import input_traits
+    from kmem.measure.oracle.inputs.families import apply_family, families_for
+    from kmem.measure.oracle.inputs.traits import input_traits
+    from kmem.measure.oracle.running.parameters import vary_state
     from kmem.problem.source.load import build_inputs, build_model, execute_problem
 
     module = execute_problem(problem, workload)

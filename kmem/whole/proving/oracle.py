@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from kmem.measure.oracle.forward import widen
-from kmem.measure.oracle.widening import Widening
+from kmem.measure.oracle.running.forward import widen
+from kmem.measure.oracle.running.widening import Widening
 from kmem.problem.graph import Node, Placeholder
 from kmem.problem.tracing.evaluate import evaluate_graph
 from kmem.whole.cutting.values import given_values, state_of

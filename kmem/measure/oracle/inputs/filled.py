@@ -15,11 +15,11 @@ from functools import partial
 
 import torch
 
-from kmem.measure.oracle.drawing import draw_into
-from kmem.measure.oracle.families import apply_family
-from kmem.measure.oracle.forward import seed_generators, tensor_bytes
-from kmem.measure.oracle.module import ReferenceModule, encodable_values
-from kmem.measure.oracle.traits import find_traits_in_turn, input_traits
+from kmem.measure.oracle.inputs.drawing import draw_into
+from kmem.measure.oracle.inputs.families import apply_family
+from kmem.measure.oracle.inputs.traits import find_traits_in_turn, input_traits
+from kmem.measure.oracle.running.forward import seed_generators, tensor_bytes
+from kmem.measure.oracle.running.module import ReferenceModule, encodable_values
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.worker.tensors import Placement
 

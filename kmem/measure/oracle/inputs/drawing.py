@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.overrides import TorchFunctionMode
 
-from kmem.measure.oracle.forward import seed_generators
+from kmem.measure.oracle.running.forward import seed_generators
 
 #: Factories that take `out`; they draw the same numbers with it as without.
 _FACTORIES = (torch.rand, torch.randn)

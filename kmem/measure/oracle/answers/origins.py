@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kmem.measure.oracle.correctness import ROUNDING
-from kmem.measure.oracle.slices import Run
+from kmem.measure.oracle.running.slices import Run
 
 #: What each value is moved by; small against everything, large against float64's own rounding.
 _STEP = ROUNDING[torch.float32]

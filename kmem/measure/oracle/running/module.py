@@ -16,7 +16,7 @@ import torch
 
 from kmem.errors import ProblemError
 from kmem.measure.oracle.correctness import error_floor
-from kmem.measure.oracle.forward import (
+from kmem.measure.oracle.running.forward import (
     UNDEFINED,
     contract_flags,
     copy_of_view,
@@ -25,8 +25,8 @@ from kmem.measure.oracle.forward import (
     seed_generators,
     widen,
 )
-from kmem.measure.oracle.own_precision import OwnPrecisionProducts
-from kmem.measure.oracle.slices import Run
+from kmem.measure.oracle.running.own_precision import OwnPrecisionProducts
+from kmem.measure.oracle.running.slices import Run
 from kmem.measure.worker.tensors import encode_value
 from kmem.problem.source.load import build_inputs, build_model, execute_problem
 from kmem.records import Contract, Precision, Problem, Workload

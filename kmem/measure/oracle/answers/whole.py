@@ -6,12 +6,12 @@ from functools import partial
 
 import torch
 
-from kmem.measure.oracle.answer import Answer
-from kmem.measure.oracle.draws import Draws
-from kmem.measure.oracle.forward import layouts_of, widen
-from kmem.measure.oracle.module import Forward, ReferenceModule
-from kmem.measure.oracle.randomness import are_random
-from kmem.measure.oracle.slices import Run
+from kmem.measure.oracle.answers.answer import Answer
+from kmem.measure.oracle.running.draws import Draws
+from kmem.measure.oracle.running.forward import layouts_of, widen
+from kmem.measure.oracle.running.module import Forward, ReferenceModule
+from kmem.measure.oracle.running.randomness import are_random
+from kmem.measure.oracle.running.slices import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from kmem.measure.oracle.answer import Answer, Comparison, InputsChanged
+from kmem.measure.oracle.answers.answer import Answer, Comparison, InputsChanged
+from kmem.measure.oracle.answers.elements import fill_undefined_rows, input_magnitude, unlike_share
+from kmem.measure.oracle.answers.origins import FindOrigins
+from kmem.measure.oracle.answers.trial import Trial
+from kmem.measure.oracle.answers.trivial import trivial_outputs
 from kmem.measure.oracle.correctness import (
     Difference,
     ErrorTally,
     is_within,
     measure_error,
 )
-from kmem.measure.oracle.elements import fill_undefined_rows, input_magnitude, unlike_share
-from kmem.measure.oracle.origins import FindOrigins
-from kmem.measure.oracle.slices import Run, Slicing
-from kmem.measure.oracle.trial import Trial
-from kmem.measure.oracle.trivial import trivial_outputs
+from kmem.measure.oracle.running.slices import Run, Slicing
 from kmem.measure.pool.checksum import bit_sum
 
 #: Whole answers up to this size may be kept from case to case.

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import torch
 
+from kmem.measure.oracle.answers.trivial import trivial_outputs
 from kmem.measure.oracle.correctness import (
     Difference,
     ErrorTally,
     allowances,
     is_within,
 )
-from kmem.measure.oracle.trivial import trivial_outputs
 
 #: A trivial output that errs by more in a row of the first slice, as a share of the row, is not
 #: looked at in the others: of a gigabyte they would take most of the time of a comparison.

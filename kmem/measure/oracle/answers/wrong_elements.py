@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kmem.measure.oracle.expected import Expected, WholeExpected
+from kmem.measure.oracle.answers.expected import Expected, WholeExpected
 
 #: Wrong elements that are told with their values.
 _SHOWN = 3

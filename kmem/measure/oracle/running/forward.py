@@ -11,7 +11,7 @@ import torch
 
 from kmem.errors import NO_ROOM, DeviceMemoryError, KmemError, ProblemError, first_line
 from kmem.measure.oracle.correctness import ROUNDING
-from kmem.measure.oracle.widening import Widening
+from kmem.measure.oracle.running.widening import Widening
 from kmem.records import Precision, Problem
 
 #: Half the distance between neighbours in TF32, which has ten bits of mantissa.

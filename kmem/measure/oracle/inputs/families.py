@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kmem.measure.oracle.traits import InputTraits
+from kmem.measure.oracle.inputs.traits import InputTraits
 
 #: `drawn` first: it is what the problem is about. The rest is ordered by how much it has been seen
 #: to catch; each costs one forward. Kinds of values are whole tensors ("negative") or change from

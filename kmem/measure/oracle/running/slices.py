@@ -13,7 +13,7 @@ from enum import Enum
 import torch
 
 from kmem.measure.oracle.correctness import is_rounding
-from kmem.measure.oracle.forward import UNDEFINED
+from kmem.measure.oracle.running.forward import UNDEFINED
 
 #: Numbers of slices to try. Beyond the last one a single row is probably what does not fit.
 PIECES = (4, 16, 64, 256)

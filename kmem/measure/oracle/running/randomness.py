@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kmem.measure.oracle.correctness import is_rounding
-from kmem.measure.oracle.forward import seed_generators
+from kmem.measure.oracle.running.forward import seed_generators
 
 
 def has_drawn(device: torch.device, seed: int) -> bool:

@@ -17,8 +17,8 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kmem.measure.oracle.forward import widen
-from kmem.measure.oracle.randomness import generator_states
+from kmem.measure.oracle.running.forward import widen
+from kmem.measure.oracle.running.randomness import generator_states
 
 T = TypeVar("T")
 _aten = torch.ops.aten
