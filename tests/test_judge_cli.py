@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from corpus import problems
 from corpus.honest import GUARDED, LIBRARY
 
-from kmem.cli.verify import measure, verify
+from kmem.cli.by_hand.verify import measure, verify
 from kmem.devices import named_target
 from kmem.memory.store import Memory
 from kmem.problem.source.constructor import constructor_signature

@@ -45,6 +45,15 @@ FLOORS = (
 )
 #: The same inside a room that has rooms of its own.
 FLOORS_WITHIN = {
+    "cli": (
+        ("exit_codes", "display"),
+        ("bad_input", "group", "options", "page_beside"),
+        ("actions",),
+        ("memory",),
+        ("making",),
+        ("by_hand", "runs", "shipping", "skills", "machine"),
+        ("commands",),
+    ),
     "codegen": (
         ("settings", "rates", "steady"),
         ("text",),

@@ -11,7 +11,7 @@ from test_away import silu
 from test_memory_store import RUN
 
 from kmem.away.errand import _PLACE
-from kmem.cli.optimize import optimize
+from kmem.cli.making.optimize import optimize
 from kmem.cli.options.words import words_of
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect

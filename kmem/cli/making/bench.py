@@ -104,6 +104,6 @@ def _refuse_without_remote() -> None:
 
 
 def _sync() -> None:
-    from kmem.cli.team import sync  # loads what curates skills
+    from kmem.cli.memory.team import sync  # loads what curates skills
 
     click.get_current_context().invoke(sync)

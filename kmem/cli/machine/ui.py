@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kmem.cli.making.optimize import optimize
 from kmem.cli.page_beside import open_in_browser
 from kmem.memory.location import default_db_path
 from kmem.plugins import Registry
@@ -47,7 +48,7 @@ def ui(
     from kmem.cli.actions.page import page_parts  # loads torch
     from kmem.ui.server import make_service  # a web server, for this command alone
 
-    parts = page_parts(registry or Registry(), default_db_path(), landscapes)
+    parts = page_parts(optimize, registry or Registry(), default_db_path(), landscapes)
     service = make_service(parts, port)
     click.echo(service.keys.address)
     click.echo("Ctrl-C ends the page; runs go on.", err=True)

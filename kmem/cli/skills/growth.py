@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from kmem.cli.registered_skills import find_skill, load_skills
+from kmem.cli.skills.registered_skills import find_skill, load_skills
 from kmem.curate.distill import distill_runs
 from kmem.curate.export import export_skills
 from kmem.curate.sources import add_from, forget_source

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from kmem.cli.db import check_database
+from kmem.cli.memory.db import check_database
+from kmem.cli.memory.team import name_contributor, sync, trust
 from kmem.cli.options.ablation import AblationOptions
 from kmem.cli.options.records import option, takes
-from kmem.cli.team import name_contributor, sync, trust
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.stats import memory_stats, skill_stats

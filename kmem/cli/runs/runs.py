@@ -13,8 +13,8 @@ from kmem.cli.display.picture import show_picture
 from kmem.cli.exit_codes import EXIT_REPLAY_DIFFERS
 from kmem.cli.options.past_runs import RunFilter, read_moment
 from kmem.cli.options.records import nested, option, takes
-from kmem.cli.past_runs import compare, diff, prune
-from kmem.cli.rounds import describe_whole_round, read_whole_round, whole_round_data
+from kmem.cli.runs.past_runs import compare, diff, prune
+from kmem.cli.runs.rounds import describe_whole_round, read_whole_round, whole_round_data
 from kmem.explore.models.cost.budget import Spending
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory

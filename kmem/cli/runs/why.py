@@ -4,7 +4,7 @@ import json
 
 import click
 
-from kmem.cli.rounds import describe_round, no_such_round, read_rounds, round_data
+from kmem.cli.runs.rounds import describe_round, no_such_round, read_rounds, round_data
 from kmem.memory.store import Memory
 
 

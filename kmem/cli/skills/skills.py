@@ -19,7 +19,7 @@ from kmem.cli.display.skills import (
 )
 from kmem.cli.group import LazyCommand
 from kmem.cli.options.records import option, takes
-from kmem.cli.registered_skills import find_skill, load_skills
+from kmem.cli.skills.registered_skills import find_skill, load_skills
 from kmem.curate.search import Question, search_library
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
@@ -225,4 +225,4 @@ _TABLE = (
     ("export", "growth", "export", "Lay skills out as folders for coding agents."),
 )
 for name, module, function, summary in _TABLE:
-    skills.add_command(LazyCommand(name, f"kmem.cli.{module}", summary, function))
+    skills.add_command(LazyCommand(name, f"kmem.cli.skills.{module}", summary, function))
