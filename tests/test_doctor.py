@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from kmem.cli.machine.doctor import doctor
+from kmem.profile import selftest
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def test_without_a_gpu_doctor_says_so_plainly_and_what_works_offline(without_gpu
         checks["compiler"]["ok"] is True
         and "compiles for h200 (sm_90) without a GPU" in checks["compiler"]["detail"]
     )
+    assert checks["interpreter"]["ok"] is True
     assert checks["database"]["ok"] is True and checks["database"]["detail"].split()[0].endswith(
         "kmem.db"
     )
@@ -49,12 +51,14 @@ def test_what_is_broken_is_said_with_its_remedy_and_the_exit_code_stays_zero(
     (directory / "kmem.db").write_bytes(b"this is no database at all" * 100)
     monkeypatch.setenv("KMEM_DB", str(directory / "kmem.db"))
     monkeypatch.setattr("kmem.cli.actions.doctor.try_compiling", lambda device: "compiles")
+    wrong = selftest._INTERPRETED.replace("source.sum(1)", "source.sum(1) + 1")
+    monkeypatch.setattr(selftest, "_INTERPRETED", wrong)
     result = CliRunner().invoke(doctor, [], catch_exceptions=False)
     assert result.exit_code == 0
-    assert any(
-        line.startswith("LACK database") and "kmem.db" in line
-        for line in result.stdout.splitlines()
-    )
+    shown = " ".join(result.stdout.split())
+    assert "LACK database" in shown and "kmem.db" in shown
+    assert "LACK interpreter Triton's interpreter fails: AssertionError: [496.0, 1520.0]" in shown
+    assert "pip install 'numpy<2.4'" in shown
 
 
 def test_without_a_gpu_nothing_that_doctor_does_loads_torch() -> None:

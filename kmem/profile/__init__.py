@@ -16,7 +16,7 @@
 - estimate.py: a time for compiled launches that never ran.
 - derive.py: what follows of a launch's binary, arguments and time, where no counter was read.
 - static.py: the `static` profiler: compiled figures with estimated times.
-- selftest.py: the compile processes tried on a kernel of three lines.
+- selftest.py: the compiler and the interpreter tried on kernels of a few lines.
 - special_function.py: the Triton kernel that keeps the special-function unit busy.
 - ceilings.py: what the GPU here reaches: bandwidths, product rates, the cost of a launch.
 """

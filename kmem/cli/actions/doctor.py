@@ -1,7 +1,8 @@
 """What this machine can do, what it lacks, and how fast its GPU really is.
 
 `check_machine` makes every check of `kmem doctor`; a check that finds something wrong names the
-remedy. Where there is no GPU nothing loads torch, and the compiler is tried beside other checks.
+remedy. Where there is no GPU nothing here loads torch. Compiler and interpreter are tried beside
+the other checks.
 """
 
 import shutil
@@ -20,7 +21,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.profile.ceilings import measure_ceilings
 from kmem.profile.ncu import counters_unreadable_reason
-from kmem.profile.selftest import try_compiling
+from kmem.profile.selftest import try_compiling, try_interpreting
 from kmem.records import Device
 from kmem.skills import load_recipes, load_rewrites, read_library
 
@@ -49,8 +50,9 @@ def check_machine(
     Returns: the GPU with its ceilings, and the checks in the order in which they are shown.
     """
     device, gpu = _check_gpu()
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(2) as beside:
         compiler = beside.submit(_check_compiler, device)
+        interpreter = beside.submit(_check_interpreter, device)
         checks = [
             gpu,
             _check_versions(),
@@ -62,7 +64,7 @@ def check_machine(
             _check_skills(registry),
         ]
         announce("compiling a test kernel ...")
-        checks.insert(3, compiler.result())
+        checks[3:3] = [compiler.result(), interpreter.result()]
     if device is not None and measure:
         announce("measuring the ceilings of the GPU, a minute ...")
         device, ceilings = _measure(device)
@@ -127,6 +129,13 @@ def _check_ncu(device: Device | None) -> Check:
 def _check_compiler(device: Device | None) -> Check:
     target = device or named_target("h200")
     return _guarded("compiler", lambda: try_compiling(target), "reinstall triton")
+
+
+def _check_interpreter(device: Device | None) -> Check:
+    if device is not None:
+        return Check("interpreter", None, "not needed: kernels run on the GPU")
+    remedy = "with Triton 3.6 and NumPy 2.4 or later: pip install 'numpy<2.4', or a later Triton"
+    return _guarded("interpreter", try_interpreting, remedy)
 
 
 def _check_isolation() -> Check:

@@ -22,5 +22,6 @@ def minutes_option(name: str, text: str) -> Any:
         type=click.FloatRange(min=0, min_open=True),
         default=3.0,
         show_default=True,
-        help=f"{text}; baselines that take longer are apart.",
+        help=f"{text}; baselines that take longer are apart, and without a GPU the last proof, in "
+        "the interpreter, is not cut off.",
     )

@@ -50,6 +50,9 @@ def _by_one_step(function: Callable[..., Any]) -> Callable[..., Any]:
         one, *states = function(given.narrow(1 if is_batch_first else 0, 0, 1), *args[1:])
         batch = one.shape[0 if is_batch_first else 1]
         made = one.new_empty((steps, batch, one.shape[2]))
+        begun = args[1] if isinstance(args[1], (list, tuple)) else (args[1],)
+        # torch 2.11 gives the states of an LSTM a dimension of one too many here
+        states = [left.reshape(first.shape) for left, first in zip(states, begun, strict=True)]
         return (made.transpose(0, 1) if is_batch_first else made, *states)
 
     return run
