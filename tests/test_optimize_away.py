@@ -77,7 +77,8 @@ def test_the_directory_of_a_run_on_another_problem_is_not_taken_for_this_ones(
     out.mkdir()
     RunDirectory(out).own(other)
     (out / _PLACE).write_text("[]")
-    done = kmem(problem, "--executor", "slurm", "--target", "h200", "--out", str(out))
+    words = ["--executor", "slurm", "--address", "local", "--target", "h200"]
+    done = kmem(problem, *words, "--out", str(out))
     assert f"run {RUN.id} on another problem" in str(done.exception)
 
 
