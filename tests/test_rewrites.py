@@ -193,6 +193,7 @@ POSITIVE += [
         problem("pass", "return torch.mean(x.sum(1, keepdim=True), 1, keepdim=True).exp()", "N, 7"),
     ),
     (DEAD, problem("pass", "return ((x.relu().relu() * 1.0) - 0).exp()", "N, 7")),
+    (DEAD, problem("pass", "y = (x @ x.T).exp().tril()\n        return x.relu()", "N, 7")),
     (
         DEAD,
         problem(
@@ -301,6 +302,7 @@ POSITIVE += [
     ),
 ]
 NEGATIVE = [
+    (DEAD, problem("pass", "F.dropout(x.exp(), 0.5, True)\n        return x.relu()", "N, 7")),
     (ROLL, steps(IO, JOINED.format("t"), "h", "found[1], h", FIRST)),  # one in the middle
     (ROLL, steps(IO, JOINED.format("N - 1 - t"), "h", STACK.format(0), FIRST)),  # from the end
     (ROLL, steps(IO, JOINED.format("t") + "; h = h * 2", "h", STACK.format(0), FIRST)),

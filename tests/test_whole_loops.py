@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from chunked_scans import FADING, product, steps
 
 from kmem.devices import named_target
 from kmem.problem.graph import OpGraph
 from kmem.records import Contract
+from kmem.skills import load_recipe, load_skill
 from kmem.testing import trace_source
 from kmem.whole.cutting.loops import find_loops
 from kmem.whole.cutting.pieces import estimate_cost, find_pieces
@@ -14,6 +16,7 @@ from kmem.whole.graphs.capture import capture
 from kmem.whole.graphs.source import read_source
 
 H200 = named_target("h200")
+SCANS = Path(__file__).resolve().parent.parent / "skills" / "chunked-linear-recurrence"
 MODEL = """
 import torch
 class Model(torch.nn.Module):
@@ -65,3 +68,33 @@ def test_a_loop_is_a_piece_of_its_own(tmp_path: Path) -> None:
     (loop,) = [group for group in groups if "stack" in group.operators]
     assert loop.operators.count("linear") == 12 and loop.calls == 1
     assert sum(group.operators.count("linear") * group.calls for group in groups) == 12 + 9
+
+
+@pytest.mark.parametrize(
+    ("source", "last"),
+    [
+        (product((1, 3, 16, 2, 4, 8)), "add"),
+        (product((1, 3, 16, 2, 4, 8), "states[:, -1]"), "einsum"),
+        (steps((1, 9, 16, 2, 4, 8), a=FADING), "add"),
+    ],
+)
+def test_a_chunked_scan_is_a_piece_of_its_own(tmp_path: Path, source: str, last: str) -> None:
+    """Between what is made of its inputs and what is made of it."""
+    place = tmp_path / "net.py"
+    source = source.replace("def forward(self, x, a, b, c", "def scan(self, x, a, b, c")
+    heads = "self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(14))"
+    after = "for layer in self.layers[7:]:\n            y = layer(y)\n        return y"
+    source = source.replace(
+        "class Model(torch.nn.Module):",
+        "class Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        {heads}\n    def forward(self, x, a, b, c):\n"
+        "        for layer in self.layers[:7]:\n            x = layer(x)\n"
+        f"        y = self.scan(x, a, b, c)\n        {after if last == 'add' else 'return y'}",
+    )
+    place.write_text(source, encoding="utf-8")
+    captured = capture(read_source(str(place)))
+    groups = find_pieces(captured, estimate_cost(captured, H200, Contract()), H200, Contract())
+    (scan,) = [group for group in groups if "cumsum" in group.operators]
+    assert "linear" not in scan.operators and scan.calls == 1
+    assert last in [node.target.split(".")[1] for node in scan.graph.nodes][-4:]
+    assert len(load_recipe(load_skill(SCANS)).match(scan.graph, Contract())) == 1

@@ -54,6 +54,68 @@ def kmem_load_taps(
 ''',
 )
 
+_LOAD_PACKED = (
+    "kmem_load_packed_taps",
+    '''
+@triton.jit
+def kmem_load_packed_taps(
+    x, step, at, d, h, wide, inside,
+    D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
+    BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
+    C: tl.constexpr, PADDED: tl.constexpr, BLOCK_K: tl.constexpr,
+):
+    """As kmem_load_taps where taps * channels are one axis, which steps cut anywhere."""
+    k = step * BLOCK_K + tl.arange(0, BLOCK_K)
+    c = k % C
+    tap = k // C
+    moved_d = tap // (KH * KW) * LD
+    moved_h = tap // KW % KH * LH
+    moved_w = tap % KW * LW
+    mask = (k < KD * KH * KW * C)[:, None] & inside[None, :]
+    if PADDED:
+        # an axis of one tap and no border is never left
+        if KD > 1 or BD != 0:
+            depth = d[None, :] + moved_d[:, None]
+            mask &= (depth >= 0) & (depth < D)
+        if KH > 1 or BH != 0:
+            height = h[None, :] + moved_h[:, None]
+            mask &= (height >= 0) & (height < H)
+        width = wide[None, :] + moved_w[:, None]
+        mask &= (width >= 0) & (width < W)
+    place = (c * (D * H * W) + (moved_d * H + moved_h) * W + moved_w)[:, None] + at[None, :]
+    return tl.load(x + place, mask=mask, other=0.0)
+''',
+)
+
+_READ = (
+    "kmem_read_step",
+    '''
+@triton.jit
+def kmem_read_step(
+    x, step, at, d, h, wide, inside,
+    D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
+    BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, PADDED: tl.constexpr, BLOCK_K: tl.constexpr,
+    PACKED: tl.constexpr,
+):
+    """What a step reads, with taps apart or packed."""
+    if PACKED:
+        image = kmem_load_packed_taps(
+            x, step, at, d, h, wide, inside, D, H, W, KD, KH, KW, LD, LH, LW, BD, BH, BW, C,
+            PADDED, BLOCK_K,
+        )
+    else:
+        image = kmem_load_taps(
+            x, step, at, d, h, wide, inside, D, H, W, KH, KW, LD, LH, LW, C, CP, PADDED, BLOCK_K
+        )
+    return image
+''',
+)
+
 _CONV = (
     "kmem_direct_conv",
     '''
@@ -71,17 +133,17 @@ def kmem_direct_conv(
     BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
     C: tl.constexpr, CP: tl.constexpr, COP: tl.constexpr,
     PADDED: tl.constexpr, TF32: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
-    PROMOTE: tl.constexpr,
+    PROMOTE: tl.constexpr, PACKED: tl.constexpr, PADDED_K: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of output channels by positions of one image and group. S, L, B: strides, dilations,
     borders (padding). SPLIT: fp32 in two TF32 parts, three products. PROMOTE: steps in one short
-    sum, 0 for one long sum.
+    sum, 0 for one long sum. PACKED: a step holds channels of several taps, of PADDED_K in all.
     """
     channel_blocks: tl.constexpr = COP // BLOCK_CO
     position_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
     even: tl.constexpr = (M % BLOCK_CO == 0) and (N % BLOCK_P == 0)
-    steps: tl.constexpr = KD * KH * KW * CP // BLOCK_K
+    steps: tl.constexpr = PADDED_K // BLOCK_K
     pid = tl.program_id(0)
     channels = pid % channel_blocks * BLOCK_CO + tl.arange(0, BLOCK_CO)
     positions = pid // channel_blocks % position_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -103,16 +165,18 @@ def kmem_direct_conv(
     )
     acc = tl.zeros((BLOCK_CO, BLOCK_P), tl.float32)
     part = tl.zeros((BLOCK_CO, BLOCK_P), tl.float32)
-    image = kmem_load_taps(
-        x, 0, at, d, h, wide, inside, D, H, W, KH, KW, LD, LH, LW, C, CP, PADDED, BLOCK_K
+    image = kmem_read_step(
+        x, 0, at, d, h, wide, inside, D, H, W, KD, KH, KW, LD, LH, LW, BD, BH, BW, C, CP, PADDED,
+        BLOCK_K, PACKED,
     )
     weight = tl.load(w + at_w)
     for step in range(steps):
         # Loaded a step ahead, in registers: an asynchronous copy would put single values into
         # shared memory, many to a bank.
         ahead = tl.minimum(step + 1, steps - 1)
-        next_image = kmem_load_taps(
-            x, ahead, at, d, h, wide, inside, D, H, W, KH, KW, LD, LH, LW, C, CP, PADDED, BLOCK_K
+        next_image = kmem_read_step(
+            x, ahead, at, d, h, wide, inside, D, H, W, KD, KH, KW, LD, LH, LW, BD, BH, BW, C, CP,
+            PADDED, BLOCK_K, PACKED,
         )
         next_weight = tl.load(w + at_w + ahead * BLOCK_K)
         if WIDEN:
@@ -142,13 +206,25 @@ def kmem_direct_conv(
 LANES = 32
 
 # STORE_PARTS has kmem_round_tf32; SCALES and STORE_HALVES are what kmem_pack_filter calls.
-_KERNELS = (SCALES, STORE_PARTS, STORE_HALVES, PACK_FILTER, STORE_TILE, ADD_CHAIN, _LOAD, _CONV)
+_KERNELS = (
+    SCALES,
+    STORE_PARTS,
+    STORE_HALVES,
+    PACK_FILTER,
+    STORE_TILE,
+    ADD_CHAIN,
+    _LOAD,
+    _LOAD_PACKED,
+    _READ,
+    _CONV,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectSettings:
     """The knobs: positions and output channels of a program, channels of the input a step.
 
+    `taps` packed: a step holds channels of several taps, apart: of one tap, padded to the step.
     On rung 1 of `accuracy` fp32 has three products of TF32 parts instead of one, and every step of
     them is added to a total; of half precision a long sum is promoted.
     """
@@ -156,7 +232,13 @@ class DirectSettings:
     block_p: int
     block_co: int
     block_k: int
+    taps: str = "apart"
     accuracy: int = 0
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a step holds channels of several taps."""
+        return self.taps == "packed"
 
 
 def is_split(detail: Convolution, knobs: DirectSettings) -> bool:
@@ -171,10 +253,17 @@ def promote_steps(detail: Convolution, knobs: DirectSettings) -> int:
     return 1 if is_split(detail, knobs) else steps_in_chain(knobs.block_k)
 
 
+def contraction(detail: Convolution, knobs: DirectSettings) -> int:
+    """Taps times channels, padded to whole steps."""
+    if knobs.is_packed:
+        return ceil_div(detail.taps * detail.group_in, knobs.block_k) * knobs.block_k
+    return detail.taps * ceil_div(detail.group_in, knobs.block_k) * knobs.block_k
+
+
 def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
     """The kernels and the launcher at one setting."""
-    padded_c = ceil_div(detail.group_in, knobs.block_k) * knobs.block_k
-    padded_k, padded_out = detail.taps * padded_c, padded_outputs(detail, knobs.block_co)
+    padded_k, padded_out = contraction(detail, knobs), padded_outputs(detail, knobs.block_co)
+    padded_c = detail.group_in if knobs.is_packed else padded_k // detail.taps
     rows = detail.groups * padded_out
     tiles = padded_out // knobs.block_co * ceil_div(detail.positions, knobs.block_p)
     borders = zip("DHW", (axis.padding for axis in detail.axes), strict=True)
@@ -185,7 +274,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         f"C={detail.group_in}, CP={padded_c}, M={detail.group_out}, COP={padded_out}",
         f"TAPS={detail.taps}, PADDED_K={padded_k}, SKEW=0, TERMS=1, SCALED=False, "
         f"ROUND={'False' if is_split(detail, knobs) else 'tf32'}",
-        f"FLIPPED={detail.flipped}, BLOCK={packing_block(padded_k)}",
+        f"FLIPPED={detail.flipped}, INNER=1, BLOCK={packing_block(padded_k)}",
     )
     multiply = write_launch(
         "kmem_direct_conv",
@@ -197,6 +286,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, PADDED={detail.is_padded}",
         f"TF32=tf32, SPLIT={is_split(detail, knobs)}, WIDEN=x.is_cpu, "
         f"PROMOTE={promote_steps(detail, knobs)}",
+        f"PACKED={knobs.is_packed}, PADDED_K={padded_k}",
         f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
         f"num_warps={knobs.block_p // LANES}, num_stages=1",
     )

@@ -14,9 +14,14 @@ from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
-from .direct import LANES, DirectSettings, emit_direct, is_split, promote_steps
+from .direct import LANES, DirectSettings, contraction, emit_direct, is_split, promote_steps
 
-MIN_CHANNELS = 8  # fewer leave most of a step of the contraction empty
+MIN_CHANNELS = 8  # fewer leave most of a step of one tap empty
+STEP = 16  # the shallowest step
+#: Steps of packed taps that ptxas unrolls: six of three products each spilled 528 bytes (sm_90).
+#: Depth at which one such step still spills none; 64 spilled 8 to 32 bytes.
+MOST_UNROLLED, DEEPEST_SPLIT = 8, 32
+MOST_PACKED = 32  # channels; more leave little of a step empty
 MAX_REGISTERS = 250  # of 255
 #: Of a thread, registers beside sums and operands; and those that an epilogue's operand takes which
 #: is as large as the tile.
@@ -30,6 +35,11 @@ ELEMENT_INSTRUCTIONS = 9
 REGISTER_INSTRUCTIONS = 4
 #: More for an element in two parts: a subtraction, a rounding, a second store. Not measured yet.
 PART_INSTRUCTIONS = 5
+#: More for an element of packed taps: where its tap and channel lie, and whether that is inside.
+#: Source: the loop that Triton 3.9 writes for sm_90 of 3x3 taps of 8 channels, 928 instructions
+#: where taps apart have 776, at 16 elements. And the factor by which a time that nobody has
+#: measured is put higher than predicted.
+PACKED_INSTRUCTIONS, PACKED_MARGIN = 9, 1.1
 STEP_INSTRUCTIONS = 45
 ISSUED_LANES = 128  # that an SM issues a clock
 #: Lines that a load of a warp touches, one a clock: its 32 positions seldom begin with one. Source:
@@ -55,6 +65,7 @@ class ImplicitGemmConv(Recipe):
         "block_p": (Role("tile"),),
         "block_co": (Role("tile"),),
         "block_k": (Role("depth"),),
+        "taps": (Role("fusion", (("apart",), ("packed",))),),
     }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
@@ -66,12 +77,18 @@ class ImplicitGemmConv(Recipe):
     def space(self, site: Site, device: Device) -> Space:
         detail: Convolution = site.detail
         widest = max(16, min(128, next_power_of_two(detail.group_out)))
-        deepest = max(16, next_power_of_two(detail.group_in))
+        taps = _tap_choices(detail)
+        packing = {"taps": taps} if "packed" in taps else {}
+        in_a_step = detail.group_in * (detail.taps if packing else 1)
+        deepest = max(STEP, next_power_of_two(in_a_step))
         channels = (16, 32, 64, 128)
+        # narrow tiles are never unrolled so far that they spill
+        narrowest = widest // 2 if "apart" in taps else min(widest // 2, 32)
         knobs = {
             "block_p": (128, 256),
-            "block_co": tuple(count for count in channels if widest // 2 <= count <= widest),
+            "block_co": tuple(count for count in channels if narrowest <= count <= widest),
             "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
+            **packing,
             ACCURACY: (0,) if detail.is_eager_exact else (0, 1),
         }
         # An operand of the epilogue as large as the tile is in registers beside the sums, where the
@@ -79,13 +96,14 @@ class ImplicitGemmConv(Recipe):
         spare = 0 if not detail.full_operands else OPERAND_REGISTERS
         return Space(
             knobs,
-            lambda settings: _registers(detail, _knobs(detail, settings)) + spare <= MAX_REGISTERS,
+            lambda settings: _is_legal(detail, _knobs(detail, settings), spare),
+            dict.fromkeys(packing, "apart"),
         )
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail: Convolution = site.detail
         knobs, clock = _knobs(detail, settings), clock_hz(device)
-        steps = detail.taps * ceil_div(detail.group_in, knobs.block_k)
+        steps = contraction(detail, knobs) // knobs.block_k
         tiles = (
             ceil_div(detail.positions, knobs.block_p)
             * ceil_div(detail.group_out, knobs.block_co)
@@ -100,14 +118,35 @@ class ImplicitGemmConv(Recipe):
         # Taps of other rows come from L2 again where a tile's rows have left L1.
         bytes_ms = site.bytes / (SHARE_OF_BANDWIDTH * device.dram_bytes_per_s) * 1e3
         exposed_ms = EXPOSED * min(compute_ms, bytes_ms)
-        return max(compute_ms, bytes_ms) + exposed_ms + 2 * device.launch_ms
+        total_ms = max(compute_ms, bytes_ms) + exposed_ms + 2 * device.launch_ms
+        return total_ms * (PACKED_MARGIN if knobs.is_packed else 1.0)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         return emit_direct(site.detail, _knobs(site.detail, settings))
 
 
 def _fits(detail: Convolution) -> bool:
-    return detail.group_in >= MIN_CHANNELS and (detail.groups == 1 or detail.dtype != "float32")
+    return bool(_tap_choices(detail)) and (detail.groups == 1 or detail.dtype != "float32")
+
+
+def _tap_choices(detail: Convolution) -> tuple[str, ...]:
+    """What may share a step: channels of one tap, or of several; nothing if both are empty."""
+    can_pack = detail.taps > 1 and detail.group_in < MOST_PACKED and detail.group_in % STEP != 0
+    apart = ("apart",) if detail.group_in >= MIN_CHANNELS else ()
+    return (*apart, "packed") if can_pack else apart
+
+
+def _is_legal(detail: Convolution, knobs: DirectSettings, spare: int) -> bool:
+    deepest = max(STEP, next_power_of_two(detail.group_in))
+    if knobs.is_packed:
+        steps = contraction(detail, knobs) // knobs.block_k
+        is_wide = knobs.block_co >= MULTIPLIED_ROWS
+        is_unrolled = is_wide and steps <= MOST_UNROLLED
+        if is_split(detail, knobs) and (is_unrolled or knobs.block_k > DEEPEST_SPLIT):
+            return False
+    elif knobs.block_k > deepest:
+        return False
+    return _registers(detail, knobs) + spare <= MAX_REGISTERS
 
 
 def _knobs(detail: Convolution, settings: Settings) -> DirectSettings:
@@ -129,6 +168,8 @@ def _step_cycles(detail: Convolution, knobs: DirectSettings, device: Device) -> 
     per_element = ELEMENT_INSTRUCTIONS + (REGISTER_INSTRUCTIONS if in_registers else 0)
     if is_split(detail, knobs):
         per_element += PART_INSTRUCTIONS
+    if knobs.is_packed:
+        per_element += PACKED_INSTRUCTIONS
     instructions = knobs.block_k * per_element + STEP_INSTRUCTIONS
     if promote_steps(detail, knobs) > 0:
         instructions += knobs.block_co / promote_steps(detail, knobs)

@@ -1,10 +1,12 @@
-"""Operators go whose result is their input, or what the next operator takes out again."""
+"""What nothing reads goes, what gives back its input, and what the next operator takes out."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from kmem.algebra.editing import CannotRewrite, GraphEditor
 from kmem.algebra.linear import LinearMap, ProductMap, read_linear
 from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.operators.table import find_operator
 from kmem.records import Contract, TensorSpec
 from kmem.rewrites import ALGEBRAIC, Rewrite, Rewriting
 
@@ -16,6 +18,17 @@ _OF_ONE = {
     "aten.amin.default": "min",
     "aten.logsumexp.default": "logsumexp",
 }
+#: Constants and masks that the table of operators has no row for.
+_MAKERS = (
+    "aten.ones.default",
+    "aten.zeros.default",
+    "aten.full.default",
+    "aten.zeros_like.default",
+    "aten.ones_like.default",
+    "aten.arange.default",
+    "aten.tril.default",
+    "aten.triu.default",
+)
 _NEUTRAL = {"aten.mul.Tensor": 1, "aten.div.Tensor": 1, "aten.sub.Tensor": 0}
 _IDEMPOTENT = ("aten.relu.default", "aten.abs.default", "aten.relu6.default")
 
@@ -24,11 +37,14 @@ Change = tuple[str, Callable[[], OpGraph], str, tuple[str, ...]]
 
 
 class RemoveDeadWork(Rewrite):
-    """f(x) = x, and norms of x + b where b is the same for all that they centre."""
+    """What nothing reads, f(x) = x, and norms of x + b where b is the same for all they centre."""
 
     def rewritings(self, graph: OpGraph, contract: Contract) -> Sequence[Rewriting]:
-        """Every operator that changes nothing, and every bias that the next norm takes out."""
-        found = []
+        """Every operator that changes nothing, and every bias that the next norm takes out.
+
+        What nothing reads goes all at once.
+        """
+        found = _without_unread(graph)
         for node in graph.nodes:
             for word, make, reason, flags in _changes(graph, node):
                 try:
@@ -62,6 +78,33 @@ def _changes(graph: OpGraph, node: Node) -> Iterator[Change]:
         word = "batch_norm" if "batch" in node.target else "instance_norm"
         reason = f"{node.name} takes out again the bias that {linear.node.name} adds"
         yield word, unbias, reason, (ALGEBRAIC,)
+
+
+def _without_unread(graph: OpGraph) -> list[Rewriting]:
+    """The graph without nodes that nothing reads, if there is one that computes."""
+    ends = [node.name for node in graph.nodes if _must_stay(node)]
+    front, read = [*graph.outputs, *ends], set()
+    while front:
+        name = front.pop()
+        node = graph.node(name)
+        if node is not None and name not in read:
+            read.add(name)
+            front += node.refs()
+    unread = [(node, find_operator(node.target)) for node in graph.nodes if node.name not in read]
+    words = [(node, found.name) for node, found in unread if found and not found.is_view]
+    if not words:
+        return []
+    last, word = words[-1]
+    kept = tuple(node for node in graph.nodes if node.name in read)
+    reason = f"nothing reads {last.name}"
+    return [Rewriting(last.name, word, replace(graph, nodes=kept), reason, ())]
+
+
+def _must_stay(node: Node) -> bool:
+    """Whether a node does something beside its result: changes a value, draws, raises."""
+    is_known = find_operator(node.target) is not None or node.target in _MAKERS
+    is_read = node.target == "getitem" or is_known
+    return node.is_in_place or not is_read or "dropout" in node.target
 
 
 def _is_several(graph: OpGraph, source: Ref) -> bool:

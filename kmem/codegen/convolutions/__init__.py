@@ -7,7 +7,9 @@ Dense convolutions, as products:
 - convolution.py: dense convolutions in one form.
 - closing.py: reductions over the channels that a tile of a convolution holds.
 - pooled_tile.py: poolings whose windows a tile of a convolution holds whole.
+- gathered_taps.py: taps staged beside their channels, where there are few channels.
 - staged_operands.py: an image staged in half precision, and a packed filter.
+- boxed_conv.py: the product of staged operands that the hardware copies as boxes.
 - staged_conv.py: the product of staged operands.
 - staged_recipe.py: the recipe class of the staged convolutions.
 

@@ -20,12 +20,14 @@ from dataclasses import replace
 from kmem.codegen.chains.approximate import approximate
 from kmem.codegen.chains.epilogue import Epilogue
 from kmem.codegen.chains.ports import AFTER, hand_in
+from kmem.codegen.convolutions.boxed_conv import ALLOCATE, BOXED, box_programs, box_tiles
 from kmem.codegen.convolutions.convolution import (
     Convolution,
     output_arguments,
     window_arguments,
     write_launcher,
 )
+from kmem.codegen.convolutions.gathered_taps import STAGE_TAPS, gather_taps
 from kmem.codegen.convolutions.staged_operands import (
     LARGEST,
     PACK_FILTER,
@@ -234,13 +236,18 @@ def is_long(detail: Convolution) -> bool:
 def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
     """The kernels and the launcher at one setting."""
     detail = replace(detail, epilogue=follow_staged(detail, knobs))
+    product = _write_boxed if knobs.has_boxes else _write_product
     statements = [
         *write_staging(detail, knobs),
         *write_packing(detail, knobs),
-        _write_product(detail, knobs),
+        *product(gather_taps(detail, knobs.gather), knobs),
     ]
+    others = {STAGE: STAGE_TAPS} if knobs.gather != "no" else {}
+    if knobs.has_boxes:
+        others[_CONV] = BOXED
+    kernels = tuple(others.get(each, each) for each in _KERNELS)
     return Emission(
-        hand_in(_KERNELS, {AFTER: detail.epilogue}),
+        hand_in(kernels, {AFTER: detail.epilogue}),
         write_launcher(detail, statements),
         own_size_only=is_scaled(detail) and knobs.terms == 1,
     )
@@ -252,27 +259,58 @@ def follow_staged(detail: Convolution, knobs: StagedSettings) -> Epilogue:
 
 
 def _most_registers(detail: Convolution, knobs: StagedSettings) -> str:
-    """A launch option: as many registers of a thread as let two programs share an SM."""
+    """A launch option: as many registers of a thread as let two programs share an SM.
+
+    Not of boxes: with Triton 3.6 that spilled 136 bytes, and with 3.9 16 behind mish twice.
+    """
     is_alone = promote_steps(detail, knobs) == 0 and knobs.sums_along == "positions"
+    if knobs.has_boxes:
+        return ""
     is_shared = is_alone and knobs.block_p * knobs.block_co == _SHARED_TILE
     return f", maxnreg={_SHARED_REGISTERS}" if is_shared and knobs.warps == _SHARED_WARPS else ""
 
 
-def _write_product(detail: Convolution, knobs: StagedSettings) -> str:
+def _write_product(detail: Convolution, knobs: StagedSettings) -> list[str]:
     """The launch that multiplies the staged operands."""
     padded_c, padded_out = staged_channels(detail), padded_outputs(detail, knobs.block_co)
     tiles = padded_out // knobs.block_co * ceil_div(detail.positions, knobs.block_p)
-    widen = "False" if knobs.terms == 3 else "x.is_cpu"
-    return write_launch(
+    launch = write_launch(
         "kmem_staged_conv",
         tiles * detail.batches,
         "high, low, exponents, w_high, w_low, w_exponents, out",
         *output_arguments(detail),
         window_arguments(detail, staged_sizes(detail)),
         ", ".join(f"W{axis}={size}" for axis, size in zip("DHW", detail.window, strict=True)),
-        f"CP={padded_c}, COP={padded_out}, PADDED_K={contraction(detail, knobs.block_k)}",
-        f"VECTOR={min(8, padded_c)}, SKEW={knobs.skew}, TERMS={knobs.terms}, "
-        f"PROMOTE={promote_steps(detail, knobs)}, COMPENSATED={is_compensated(knobs)}",
+        f"VECTOR={min(8, padded_c)}, SKEW={knobs.skew}",
+        *_shared_arguments(detail, knobs),
+    )
+    return [launch]
+
+
+def _write_boxed(detail: Convolution, knobs: StagedSettings) -> list[str]:
+    """The same with operands that come as boxes."""
+    programs = box_programs(detail, knobs)
+    launch = write_launch(
+        "kmem_boxed_conv",
+        programs,
+        "high, low, exponents, w_high, w_low, w_exponents, out",
+        *output_arguments(detail),
+        window_arguments(detail, staged_sizes(detail)),
+        f"TILES={box_tiles(detail, knobs)}, PROGRAMS={programs}",
+        *_shared_arguments(detail, knobs),
+    )
+    return [ALLOCATE, launch]
+
+
+def _shared_arguments(detail: Convolution, knobs: StagedSettings) -> tuple[str, ...]:
+    """Launch arguments that both kernels take."""
+    padded_out = padded_outputs(detail, knobs.block_co)
+    widen = "False" if knobs.terms == 3 else "x.is_cpu"
+    return (
+        f"CP={staged_channels(detail)}, COP={padded_out}, "
+        f"PADDED_K={contraction(detail, knobs.block_k)}",
+        f"TERMS={knobs.terms}, PROMOTE={promote_steps(detail, knobs)}, "
+        f"COMPENSATED={is_compensated(knobs)}",
         f"SCALED={is_scaled(detail)}, WIDEN={widen}, TURNED={knobs.sums_along == 'positions'}",
         f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
         f"num_warps={knobs.warps}, num_stages={knobs.stages}{_most_registers(detail, knobs)}",

@@ -10,6 +10,11 @@ import math
 from dataclasses import dataclass, replace
 
 from kmem.codegen.convolutions.convolution import Convolution
+from kmem.codegen.convolutions.gathered_taps import (
+    gather_arguments,
+    gather_taps,
+    gathered_count,
+)
 from kmem.codegen.convolutions.windows import WindowAxis
 from kmem.codegen.settings import read_settings
 from kmem.codegen.text.calls import write_call, write_launch
@@ -108,23 +113,26 @@ def kmem_pack_filter(
     w, exponents, high, low,
     C: tl.constexpr, CP: tl.constexpr, M: tl.constexpr, COP: tl.constexpr,
     TAPS: tl.constexpr, PADDED_K: tl.constexpr, SKEW: tl.constexpr, TERMS: tl.constexpr,
-    SCALED: tl.constexpr, ROUND: tl.constexpr, FLIPPED: tl.constexpr, BLOCK: tl.constexpr,
+    SCALED: tl.constexpr, ROUND: tl.constexpr, FLIPPED: tl.constexpr, INNER: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """(groups * M, C, TAPS) to (groups * COP, PADDED_K) with k = tap * CP + c, zero above M, C and
     TAPS; scaled by output channel.
 
-    FLIPPED weights are (groups * C, M, TAPS) with the taps backwards.
+    FLIPPED weights are (groups * C, M, TAPS) with the taps backwards. INNER: taps of a channel that
+    count as channels (gathered_taps.py): weights are (groups * M, C / INNER, TAPS, INNER).
     """
     row = tl.program_id(0)
-    w += row // COP * (M * C * TAPS) + row % COP * (TAPS if FLIPPED else C * TAPS)
-    channel_step: tl.constexpr = M * TAPS if FLIPPED else TAPS
+    every: tl.constexpr = TAPS * INNER
+    w += row // COP * (M * C * TAPS) + row % COP * (every if FLIPPED else C * TAPS)
+    channel_step: tl.constexpr = M * every if FLIPPED else every
     end = tl.where(row % COP < M, C, 0)  # a row above M has no channels
     scale = 1.0
     if SCALED:
         most = tl.zeros((BLOCK,), tl.int32)
         for start in range(0, C * TAPS, BLOCK):
             place = start + tl.arange(0, BLOCK)
-            at = place // TAPS * channel_step + place % TAPS
+            at = place // every * channel_step + place % every
             bits = kmem_magnitude_bits(tl.load(w + at, mask=place < end * TAPS, other=0.0))
             most = tl.maximum(most, tl.where(bits < 0x7F800000, bits, 0))
         exponent = kmem_exponent(tl.max(most, axis=0))
@@ -132,10 +140,11 @@ def kmem_pack_filter(
         tl.store(exponents + row, exponent)
     for start in range(0, PADDED_K, BLOCK):
         k = start + tl.arange(0, BLOCK)
-        tap = TAPS - 1 - k // CP if FLIPPED else k // CP
-        values = tl.load(
-            w + k % CP * channel_step + tap, mask=(k % CP < end) & (k < TAPS * CP), other=0.0
-        )
+        tap = k // CP * INNER + k % CP % INNER
+        if FLIPPED:
+            tap = every - 1 - tap
+        place = k % CP // INNER * channel_step + tap
+        values = tl.load(w + place, mask=(k % CP < end) & (k < TAPS * CP), other=0.0)
         if SCALED:
             values = values * scale
         if ROUND:
@@ -153,7 +162,10 @@ class StagedSettings:
     a step. `terms`: 3 for two fp16 parts and three products, 1 for one. `copy_bytes` 16 moves
     operands through L2 only, 8 through L1 too, where the taps of a tile meet again. Source: PTX
     ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all levels). `sums_along`: the
-    axis along which a thread's sums lie; positions are how they are stored. `accuracy`: rungs
+    axis along which a thread's sums lie; positions are how they are stored. `gather`: taps that are
+    staged beside their channels, see gathered_taps.py. `copies`: who copies operands to shared
+    memory, threads or boxes; `programs`: so many walk over the tiles, 0 for one a tile, see
+    boxed_conv.py. `accuracy`: rungs
     above the one where fp32 has three terms and where half precision has one long sum; a setting's
     knob counts from one term, see `read_staged`.
     """
@@ -166,6 +178,9 @@ class StagedSettings:
     warps: int
     stages: int
     sums_along: str = "channels"
+    gather: str = "no"
+    copies: str = "threads"
+    programs: int = 0
     accuracy: int = 0
 
     @property
@@ -177,6 +192,11 @@ class StagedSettings:
     def copies_widely(self) -> bool:
         """Whether a copy moves 16 bytes."""
         return self.copy_bytes == 16
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether the hardware copies tiles."""
+        return self.copies == "boxes"
 
     @property
     def skew(self) -> int:
@@ -238,29 +258,32 @@ def write_staging(detail: Convolution, knobs: StagedSettings) -> list[str]:
 
     They find the scales and write `high`, `low` and `exponents`.
     """
-    sizes = staged_sizes(detail)
+    staged = gather_taps(detail, knobs.gather)
+    sizes = staged_sizes(staged)
     depth, height = sizes[:2]
     width = sizes[2]
-    padded_c = staged_channels(detail)
+    padded_c = staged_channels(staged)
     size = knobs.skew + detail.batches * math.prod(sizes) * padded_c
     half = _half(detail, knobs.terms, "x")
     scales, chunks = _write_scales(detail)
     block_c = min(64, next_power_of_two(padded_c))
     block_w = max(16, min(next_power_of_two(width), _STAGED_BLOCK // block_c, 256))
     letters = list(zip("DHW", detail.axes, strict=True))
+    gathered = [] if knobs.gather == "no" else [gather_arguments(detail, knobs.gather)]
     return [
         write_call("high = torch.empty", f"{size}", f"dtype={half}", "device=x.device"),
         "low = torch.empty_like(high)" if knobs.terms == 3 else "low = high  # not read",
         f"exponents = torch.empty({detail.batches}, dtype=torch.int32, device=x.device)",
         *scales,
         write_launch(
-            "kmem_stage_image",
+            "kmem_stage_taps" if gathered else "kmem_stage_image",
             detail.batches * depth * height * ceil_div(width, block_w),
             "x, largest, exponents, high, low",
             f"C={detail.group_in}, CP={padded_c}, GROUPS={detail.groups}",
             ", ".join(f"{letter}={axis.size}" for letter, axis in letters),
             ", ".join(f"B{letter}={axis.padding}" for letter, axis in letters),
             f"PD={depth}, PH={height}, PW={width}",
+            *gathered,
             f"CHUNKS={chunks}, CHUNKS_PADDED={next_power_of_two(chunks)}",
             f"SKEW={knobs.skew}, TERMS={knobs.terms}, SCALED={is_scaled(detail)}",
             f"BLOCK_C={block_c}, BLOCK_W={block_w}",
@@ -288,6 +311,8 @@ def _write_scales(detail: Convolution) -> tuple[list[str], int]:
 
 def write_packing(detail: Convolution, knobs: StagedSettings) -> list[str]:
     """The statements that write the packed filter: `w_high`, `w_low` and `w_exponents`."""
+    inner = gathered_count(detail, knobs.gather)
+    detail = gather_taps(detail, knobs.gather)
     padded_k = contraction(detail, knobs.block_k)
     padded_out = padded_outputs(detail, knobs.block_co)
     rows = detail.groups * padded_out
@@ -303,7 +328,8 @@ def write_packing(detail: Convolution, knobs: StagedSettings) -> list[str]:
             f"C={detail.group_in}, CP={staged_channels(detail)}",
             f"M={detail.group_out}, COP={padded_out}, TAPS={detail.taps}, PADDED_K={padded_k}",
             f"SKEW={knobs.skew}, TERMS={knobs.terms}, SCALED={is_scaled(detail)}",
-            f"ROUND=False, FLIPPED={detail.flipped}, BLOCK={packing_block(padded_k)}",
+            f"ROUND=False, FLIPPED={detail.flipped}, INNER={inner}",
+            f"BLOCK={packing_block(padded_k)}",
         ),
     ]
 

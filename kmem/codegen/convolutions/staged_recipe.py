@@ -10,8 +10,10 @@ import math
 from collections.abc import Sequence
 
 from kmem.codegen.chains.approximate import count_instructions
+from kmem.codegen.convolutions.boxed_conv import box_tiles, can_box, fits_boxes
 from kmem.codegen.convolutions.closing import close_sites
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
+from kmem.codegen.convolutions.gathered_taps import gather_choices, gather_taps
 from kmem.codegen.convolutions.pooled_tile import pool_sites
 from kmem.codegen.convolutions.staged_conv import (
     emit_staged,
@@ -32,9 +34,11 @@ from kmem.codegen.rates import by_card, ceiling, issues_per_s
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
-from kmem.records import DTYPE_BYTES, Contract, Device
+from kmem.records import DTYPE_BYTES, Contract, Device, Knob
 
 HALF = 2  # bytes of a staged value
+BOXES_ARCH = "sm_9"  # boxes were compiled and looked at for sm_90 alone
+_DEPTHS = (16, 32, 64)  # of a step
 MIN_ROWS = 64  # of a warp group's product. Source: PTX ISA, wgmma.mma_async shapes
 MAX_STAGED = 2**31 - 1  # elements of one image: offsets within it are 32-bit
 #: Sums of a thread; of its 255 registers addresses take the rest.
@@ -65,6 +69,12 @@ REFUSED = 3.0
 #: What follows the sums waits for the last product and hides nothing. Of instructions that could be
 #: issued: level 2's 4, with two mishes, took 1.07 ms more than with a relu.
 CHAIN_ISSUED = 0.75
+#: Instructions for an element that is staged with its taps gathered (13 to 40 as Triton 3.9 writes
+#: them for sm_90); and the factor by which a time that nobody has measured is put higher.
+GATHER_INSTRUCTIONS, GATHER_MARGIN = 20, 1.1
+#: The same of operands that come as boxes, with a program a tile and with programs that walk: last
+#: of what is like them until a card has shown what they gain.
+BOXES_MARGIN = (1.05, 1.06)
 SHARE_OF_BANDWIDTH = 0.9  # of a copy, that reading for the scale, staging and the result reach
 #: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a
 #: third hid nothing. Start of a program.
@@ -94,6 +104,7 @@ class StagedConv(Recipe):
         "warps": (Role("warps"),),
         "stages": (Role("stages"),),
         "sums_along": (Role("layout", (("channels",), ("positions",))),),
+        "gather": (Role("layout", (("no",), ("row",), ("window",))),),
     }
 
     def __init__(self, terms: int) -> None:
@@ -117,21 +128,30 @@ class StagedConv(Recipe):
         channels = (16, 32, 64, 128, 256)
         padded = staged_channels(detail)
         deepest = max(16, next_power_of_two(padded * detail.taps))
+        gathers = gather_choices(detail)
+        gathering = {"gather": gathers} if len(gathers) > 1 else {}
+        boxing = _box_knobs(detail, device)
         knobs = {
             "terms": (self.terms,),
             "block_p": (64, 128, 256),
             "block_co": tuple(count for count in channels if least <= count <= widest),
-            "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
-            "copy_bytes": (16, 8) if padded % 8 == 0 else (8,),
+            "block_k": tuple(depth for depth in _DEPTHS if depth <= deepest),
+            "copy_bytes": (16, 8) if padded % 8 == 0 or gathering else (8,),
             "warps": (8, 4),
             "stages": (2, 3, 4),
             "sums_along": ("positions", "channels"),
+            **gathering,
+            **boxing,
             ACCURACY: self._rungs(detail),
         }
         return Space(
             knobs,
             lambda settings: _is_legal(detail, read_staged(detail, settings), device),
-            {"sums_along": "channels"},
+            {
+                "sums_along": "channels",
+                **dict.fromkeys(gathering, "no"),
+                **{name: values[0] for name, values in boxing.items()},
+            },
         )
 
     def _rungs(self, detail: Convolution) -> tuple[int, ...]:
@@ -146,15 +166,22 @@ class StagedConv(Recipe):
         detail = _convolution(site)
         knobs = read_staged(detail, settings)
         source = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype]
-        staged = detail.batches * _staged_elements(detail) * HALF * knobs.parts
+        detail = gather_taps(detail, knobs.gather)
+        elements = detail.batches * _staged_elements(detail)
+        staged = elements * HALF * knobs.parts
         passes = 2 if is_scaled(detail) else 1  # the first looks for the scale
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
         stage_s = (source * passes + staged) / bandwidth
+        if knobs.gather != "no":
+            gather_s = elements * GATHER_INSTRUCTIONS / device.warp_size / issues_per_s(device)
+            stage_s = max(stage_s, source / bandwidth + gather_s)
         tiles = (
             ceil_div(detail.positions, knobs.block_p)
             * ceil_div(detail.group_out, knobs.block_co)
             * detail.batches
         )
+        if knobs.has_boxes:
+            tiles = box_tiles(detail, knobs)
         steps = contraction(detail, knobs.block_k) // knobs.block_k
         waves = ceil_div(tiles, device.sm_count) * device.sm_count / tiles
         flops = 2.0 * knobs.terms * knobs.block_p * knobs.block_co * knobs.block_k
@@ -177,11 +204,22 @@ class StagedConv(Recipe):
         total_ms = 1e3 * (stage_s + max(seconds) + exposed + chain_s) + launches * device.launch_ms
         # split-half-conv has three terms
         is_refused = detail.is_eager_exact and self.terms == 1
+        total_ms *= 1.0 if knobs.gather == "no" else GATHER_MARGIN
+        total_ms *= BOXES_MARGIN[bool(knobs.programs)] if knobs.has_boxes else 1.0
         return total_ms * (REFUSED if is_refused else 1.0)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail = _convolution(site)
         return emit_staged(detail, read_staged(detail, settings))
+
+
+def _box_knobs(detail: Convolution, device: Device) -> dict[str, tuple[Knob, ...]]:
+    """Knobs of operands that come as boxes, where the card has them and a step can lie in a tap."""
+    has_steps = staged_channels(detail) % min(_DEPTHS) == 0
+    if not device.arch.startswith(BOXES_ARCH) or not has_steps or not can_box(detail):
+        return {}
+    programs = (0, device.sm_count, 2 * device.sm_count)
+    return {"copies": ("threads", "boxes"), "programs": programs}
 
 
 def _convolution(site: Site) -> Convolution:
@@ -251,6 +289,19 @@ def _shared_bytes(knobs: StagedSettings) -> int:
 
 
 def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> bool:
+    detail = gather_taps(detail, knobs.gather)
+    if knobs.gather != "no" and not (
+        knobs.copies_widely and _staged_elements(detail) <= MAX_STAGED
+    ):
+        return False  # no taps are left that would meet in L1
+    if knobs.copies_widely and staged_channels(detail) % 8 != 0:
+        return False
+    if knobs.programs and not knobs.has_boxes:
+        return False
+    if knobs.has_boxes and not (
+        knobs.copies_widely and can_box(detail) and fits_boxes(detail, knobs)
+    ):
+        return False
     # An operand of the epilogue as large as the tile is in registers beside the sums. Source:
     # tile-matmul, where it spilled.
     most = MAX_THREAD_SUMS if not detail.full_operands else MAX_THREAD_SUMS // 2

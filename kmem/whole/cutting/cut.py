@@ -3,8 +3,9 @@
 A piece is a run of neighbouring nodes, so that pieces can be called one after another. The tree of
 submodules says where to cut: a submodule with few heavy operators (products, convolutions,
 attention, recurrences) is one piece, a larger one is cut into its parts. Light operators join what
-feeds them, or what they feed where they reduce. A loop over time (loops.py) is one piece. Views are
-not handed from piece to piece: who reads one makes it anew from what it views.
+feeds them, or what they feed where they reduce. A loop over time (loops.py) is one piece, and so is
+a chunked scan (scans.py). Views are not handed from piece to piece: who reads one makes it anew of
+what it views.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,8 @@ from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.row import Convolution, Product, Reduction, Scan
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.records import TensorSpec
-from kmem.whole.cutting.loops import find_loops
+from kmem.whole.cutting.loops import Loop, find_loops
+from kmem.whole.cutting.scans import find_scans
 from kmem.whole.graphs.drawing import is_random
 from kmem.whole.graphs.tidying import changes_what_it_reads
 
@@ -69,13 +71,22 @@ def cut(graph: OpGraph, costs: Mapping[str, float]) -> tuple[Piece, ...]:
     """
     runs = []
     before = 0
-    for loop in find_loops(graph):
+    for loop in _whole_stretches(graph):
         runs += _split(graph, costs, _Run(before, loop.start), "")
         runs.append(_Run(loop.start, loop.end))
         before = loop.end
     runs += _split(graph, costs, _Run(before, len(graph.nodes)), "")
     found = [_piece(graph, nodes, costs) for run in runs for nodes in _without_writing(graph, run)]
     return tuple(piece for piece in found if piece is not None)
+
+
+def _whole_stretches(graph: OpGraph) -> list[Loop]:
+    """Loops and scans in order; of two that overlap the first."""
+    found: list[Loop] = []
+    for each in sorted([*find_loops(graph), *find_scans(graph)], key=lambda each: each.start):
+        if not found or each.start >= found[-1].end:
+            found.append(each)
+    return found
 
 
 def _without_writing(graph: OpGraph, run: _Run) -> list[tuple[Node, ...]]:
