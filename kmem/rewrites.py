@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kmem.errors import RecipeError, foreign_code
-from kmem.problem.bound import graph_bound
+from kmem.problem.costs.bound import graph_bound
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
 from kmem.records import Contract, SiteChoice

@@ -2,10 +2,10 @@
 
 `OPERATORS` maps every operator name to its family; which name an operator of a traced graph has
 stands in kmem/problem/operators/. `GRAPH_PATTERNS` are what a graph shows beside its operators
-(kmem/problem/patterns.py), `SOURCE_FEATURES` what a kernel's text is made of. `SIGNATURE_METRICS`
-are the dimensions that a diagnosis can use, whatever profiler filled them; `KNOB_ROLES` are the
-words in which recipes and moves speak of knobs. A name outside these tables is a load error
-wherever it is read, so that a rule can never silently not match.
+(kmem/problem/features/patterns.py), `SOURCE_FEATURES` what a kernel's text is made of.
+`SIGNATURE_METRICS` are the dimensions that a diagnosis can use, whatever profiler filled them;
+`KNOB_ROLES` are the words in which recipes and moves speak of knobs. A name outside these tables is
+a load error wherever it is read, so that a rule can never silently not match.
 """
 
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ from triton.runtime import JITFunction
 
 from kmem.host.imitated_device import ImitatedDevice
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import execute_problem, load_problem
+from kmem.problem.source.load import execute_problem, load_problem
 from kmem.profile.compile.sass import disassemble
 from kmem.profile.compile.target_driver import tool_paths, use_compile_only_driver
 from kmem.records import Contract, Precision

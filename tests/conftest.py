@@ -18,6 +18,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import warm
 from hypothesis import HealthCheck, settings
 
 # a slow machine is no fault
@@ -29,34 +30,34 @@ settings.load_profile("kmem")
 LONG_FILES = (
     "test_corpus.py",
     "test_newcomer.py",
-    "test_cli_optimize.py",
-    "test_llm_run.py",
-    "test_ports.py",
-    "test_whole_composed.py",
-    "test_recipe_rowwise_kernels.py",
-    "test_ui_browser.py",
-    "test_rewrites.py",
-    "test_widening.py",
-    "test_deploy_backend.py",
-    "test_guide.py",
-    "test_bench.py",
     "test_real_campaign.py",
-    "test_api.py",
-    "test_run_rewritten.py",
-    "test_profile_compile.py",
-    "test_user_test.py",
+    "test_llm_run.py",
+    "test_cli_optimize.py",
+    "test_whole_composed.py",
+    "test_rewrites.py",
+    "test_recipe_rowwise_kernels.py",
+    "test_ports.py",
     "test_recipe_attention.py",
-    "test_recipe_conv_transpose.py",
+    "test_ui_browser.py",
     "test_recording_elsewhere.py",
-    "test_recipe_convolution.py",
+    "test_recipe_conv_transpose.py",
     "test_campaign.py",
+    "test_bench.py",
+    "test_widening.py",
+    "test_guide.py",
     "test_recipe_matmul.py",
+    "test_recipe_convolution.py",
+    "test_deploy_backend.py",
+    "test_api.py",
     "test_judge_cli.py",
-    "test_providers.py",
-    "test_estimator.py",
     "test_landscape.py",
     "test_recipe_accuracy.py",
+    "test_user_test.py",
     "test_whole_models.py",
+    "test_run_rewritten.py",
+    "test_providers.py",
+    "test_profile_compile.py",
+    "test_estimator.py",
     "test_optimize_away.py",
     "test_away.py",
     "test_problems.py",
@@ -216,6 +217,40 @@ def quick_embeddings() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def warm_processes(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Templates of workers and compile processes are forked, for to start one takes two seconds."""
+    if pytestconfig.option.markexpr == "gpu":
+        yield
+        return
+    with warm.started_warm():
+        yield
+    warm.end_sources()
+
+
+@pytest.fixture(scope="module")
+def cold_processes() -> Iterator[None]:
+    """For tests of what such processes are: from here to the end of the file each is a new one."""
+    with warm.started_cold():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_database() -> Iterator[None]:
+    """No commit waits for the disk, which takes milliseconds: what is killed keeps its commits."""
+    from kmem.memory.storage import Storage
+
+    prepare = Storage._prepare
+
+    def prepare_quickly(self: Storage, lock_timeout_s: float) -> None:
+        self.db.execute("pragma synchronous = off")
+        prepare(self, lock_timeout_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Storage, "_prepare", prepare_quickly)
+        yield
+
+
 @pytest.fixture(scope="module")
 def standing_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
     """Makes templates of workers: on the CPU one, which stands until the tests of a file end."""
@@ -243,7 +278,7 @@ def standing_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call
 def shared_template(standing_template: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are forked from one process for all tests of a file; it sees no candidate.
 
-    To start one takes more than a second, and what starts and ends when is tested elsewhere.
+    To start one takes a tenth of a second, and what starts and ends when is tested elsewhere.
     """
     monkeypatch.setattr("kmem.measure.pool.workers.WorkerTemplate", standing_template)
 

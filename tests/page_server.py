@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import click
 from test_memory_store import RUN, make_outcome
 
-from kmem.cli.optimize import optimize
+from kmem.cli.making.optimize import optimize
 from kmem.learning.landscape import LandscapeDirectory
 from kmem.memory.store import Memory
 from kmem.plugins import Registry

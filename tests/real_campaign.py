@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import warm
 from scripted_models import answer, diagnosis_answer, edit_answer, plan_answer, seed_answer
 from scripted_server import Reply, ScriptedServer, Turn
 
@@ -232,14 +233,7 @@ class Campaign:
             )
 
     def kmem(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "kmem", *words],
-            capture_output=True,
-            text=True,
-            cwd=self.home,
-            env=self.environment,
-            check=False,
-        )
+        return warm.run(*words, cwd=self.home, env=self.environment)
 
     def log(self) -> str:
         return (self.home / "bench.log").read_text(encoding="utf-8")

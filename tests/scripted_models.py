@@ -24,9 +24,9 @@ from kmem.interfaces import (
     Situation,
     StopReason,
 )
-from kmem.problem.bound import graph_bound
+from kmem.problem.costs.bound import graph_bound
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import FULL, load_problem
+from kmem.problem.source.load import FULL, load_problem
 from kmem.problem.traced import TracedProblem
 from kmem.records import (
     Attempt,

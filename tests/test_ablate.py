@@ -26,7 +26,7 @@ from kmem.memory.ledger.experience import recall_experience
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.recipes import Recipe
 from kmem.records import (
     Attempt,

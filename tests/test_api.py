@@ -16,7 +16,7 @@ from kmem.deploy.bucketed import Bucketed
 from kmem.deploy.installing import install
 from kmem.deploy.package import export_package
 from kmem.errors import OutputError, ProblemError
-from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
+from kmem.problem.source.load import build_inputs, build_model, execute_problem, load_problem
 from kmem.records import Baseline, Run, Timing
 from kmem.run.report.result import Result
 from kmem.run.state.progress import Event

@@ -12,11 +12,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 from autokernel_problems import TYPES, write_all, write_problem  # noqa: E402 - no package
 
-from kmem.problem.load import (
+from kmem.problem.source.load import (
     execute_problem,  # noqa: E402
     load_problem,  # noqa: E402
 )
-from kmem.problem.trace import trace_problem  # noqa: E402
+from kmem.problem.tracing.trace import trace_problem  # noqa: E402
 
 
 def small(name: str) -> dict[str, object]:

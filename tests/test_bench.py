@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import warm
 from click.testing import CliRunner, Result
 from test_memory_store import RUN
 
@@ -962,10 +963,7 @@ def get_inputs():
 def bench(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment = {**kept, "KMEM_DB": str(home / "kmem.db"), "KMEM_EMBEDDING_MODEL": "none"}
-    command = [sys.executable, "-m", "kmem", "bench", *args]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=500, env=environment, cwd=home
-    )
+    return warm.run("bench", *args, timeout=500, env=environment, cwd=home)
 
 
 def bench_here(*words: str) -> Result:
@@ -1039,7 +1037,7 @@ def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_termination_ends_the_bench_with_its_table_and_says_how_to_go_on(tmp_path: Path) -> None:
     write(tmp_path / "silu.py", PROBLEM)
-    process = subprocess.Popen(
+    process = warm.WarmPopen(
         [sys.executable, "-m", "kmem", "bench", "silu.py", "--target", "h200", "--resume", "out"],
         cwd=tmp_path,
         env={**os.environ, "KMEM_EMBEDDING_MODEL": "none"},

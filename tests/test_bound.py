@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from kmem.devices import TARGETS
-from kmem.problem.bound import graph_bound, node_cost_ms, parameter_bytes
+from kmem.problem.costs.bound import graph_bound, node_cost_ms, parameter_bytes
+from kmem.problem.costs.work import Work, node_work
 from kmem.problem.graph import OpGraph
-from kmem.problem.work import Work, node_work
 from kmem.records import Contract, Device, Precision
 from kmem.testing import trace_source
 
@@ -174,7 +174,7 @@ def test_recurrent_layers_count_every_weight_per_step() -> None:
 
 def test_an_operator_without_a_rule_counts_elements_and_is_named_once(caplog) -> None:
     graph = traced("return torch.heaviside(torch.heaviside(x, x), x)", "torch.rand(10)")
-    with caplog.at_level(logging.INFO, "kmem.problem.work"):
+    with caplog.at_level(logging.INFO, "kmem.problem.costs.work"):
         assert [node_work(graph, node) for node in graph.nodes] == [Work(simple=10)] * 2
     assert caplog.text.count("aten.heaviside.default") == 1
 

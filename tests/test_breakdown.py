@@ -9,8 +9,8 @@ from page_server import fill, finish, make_run
 
 from kmem.devices import TARGETS
 from kmem.memory.store import Memory
-from kmem.problem.bound import node_cost_ms
 from kmem.problem.breakdown import MOST_PARTS, Breakdown, break_down
+from kmem.problem.costs.bound import node_cost_ms
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.records import Contract, Problem
 from kmem.run.directory import BREAKDOWN, RunDirectory

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from corpus import problems
 from corpus.honest import GUARDED, LIBRARY
 
-from kmem.cli.verify import verify
+from kmem.cli.by_hand.verify import verify
 from kmem.devices import named_target
 from kmem.errors import BundleError
 from kmem.measure.bundle import FORMAT, Bundle, compare_bundles, read_bundle, write_bundle

@@ -14,8 +14,8 @@ from kmem.explore.recipes.calibration import calibrate_option, own_experience
 from kmem.explore.recipes.cover import SiteOption, find_options
 from kmem.learning.suite import resize_problem
 from kmem.problem.graph import OpGraph, graph_sizes
-from kmem.problem.load import execute_problem, load_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.load import execute_problem, load_problem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import (
     Attempt,
     Candidate,

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from test_memory_store import make_outcome
 
-from kmem.cli.db import db
-from kmem.cli.memory import memory as memory_group
+from kmem.cli.memory.db import db
+from kmem.cli.memory.memory import memory as memory_group
 from kmem.errors import MemoryStoreError
 from kmem.memory.store import Memory, default_db_path
 

@@ -15,7 +15,7 @@ from kmem.cli import cli
 from kmem.cli.commands import BUILT_IN
 from kmem.cli.group import Group, LazyCommand
 from kmem.cli.options.records import nested, option, takes
-from kmem.cli.skills import skills
+from kmem.cli.skills.skills import skills
 from kmem.errors import KmemError
 
 LAZY = (*BUILT_IN, *(each for each in skills.commands.values() if isinstance(each, LazyCommand)))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from click.testing import CliRunner
 
 from kmem.cli import cli
@@ -62,14 +63,7 @@ def registry() -> Registry:
 
 
 def kmem(*args: str, home: Path, database: str = "kmem.db") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*args),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment(home, database),
-        cwd=home,
-    )
+    return warm.run(*args, timeout=240, env=environment(home, database), cwd=home)
 
 
 def command(*args: str) -> list[str]:
@@ -104,7 +98,7 @@ class Resumed:
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     home = tmp_path_factory.mktemp("resumed")
     problem = write_problem(home)
-    process = subprocess.Popen(
+    process = warm.WarmPopen(
         command(
             "optimize",
             str(problem),

@@ -13,7 +13,7 @@ from test_memory_store import make_outcome
 from test_skills import filled_template, write_skill
 
 from kmem.cli.group import LazyCommand
-from kmem.cli.skills import skills
+from kmem.cli.skills.skills import skills
 from kmem.errors import KmemError, NotRegistered, OutputError, SkillError
 from kmem.memory.store import Memory
 from kmem.records import Bottleneck, Diagnosis, Signature
@@ -321,8 +321,8 @@ def test_validate_prints_every_fault_of_every_skill(
 
 
 def test_every_command_and_option_has_help() -> None:
-    from kmem.cli.db import db
-    from kmem.cli.memory import memory
+    from kmem.cli.memory.db import db
+    from kmem.cli.memory.memory import memory
 
     for group in (skills, db, memory):
         for listed in (group, *group.commands.values()):

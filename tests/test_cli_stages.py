@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from kmem.cli.actions.stages import diagnose_profile, read_report_profile
+from kmem.cli.by_hand.stages import diagnose, profile
 from kmem.cli.display.diagnosis import describe_diagnosis
 from kmem.cli.options.stages import DiagnoseOptions
-from kmem.cli.stages import diagnose, profile
 from kmem.engines.local import LocalExecutor
 from kmem.errors import KmemError, ProblemError, ProfilerError
 from kmem.plugins import Registry

@@ -4,8 +4,8 @@ import json
 
 from click.testing import CliRunner
 
-from kmem.cli.bench import bench
-from kmem.cli.doctor import doctor
+from kmem.cli.machine.doctor import doctor
+from kmem.cli.making.bench import bench
 from kmem.engines.executor import Executor, Job, JobResult, Node
 from kmem.engines.nodes import differences
 from kmem.engines.slurm_crew import read_sinfo

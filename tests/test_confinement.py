@@ -17,9 +17,10 @@ from kmem.problem.traced import untraced_problem
 from kmem.profile.compile.pool import compile_kernels
 from kmem.records import Contract, Kernel, Problem
 
-pytestmark = pytest.mark.skipif(
-    landlock_version() < 6, reason="this kernel has no Landlock of version 6"
-)
+pytestmark = [
+    pytest.mark.usefixtures("cold_processes"),
+    pytest.mark.skipif(landlock_version() < 6, reason="this kernel has no Landlock of version 6"),
+]
 ROOT = Path(__file__).parent.parent
 PROBLEM = """
 import torch

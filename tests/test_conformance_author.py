@@ -19,7 +19,7 @@ from kmem.devices import named_target
 from kmem.explore.models.author import LlmAuthor
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Assignment, Author, Direction, RunContext, Situation
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.records import Attempt, Candidate, Kernel, Lesson, ModelChoice, Move
 from kmem.testing import check_author, open_context, open_situation
 

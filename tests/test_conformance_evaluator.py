@@ -13,7 +13,7 @@ from kmem.devices import named_target
 from kmem.learning.simulate import RecordedEvaluator, open_recorded_session
 from kmem.memory.runs.runs import Verdict
 from kmem.memory.store import Memory
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.records import (
     Attempt,
     Baseline,

@@ -13,7 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
-from kmem.measure.oracle.answer import Answer, Comparison, InputsChanged
+from kmem.measure.oracle.answers.answer import Answer, Comparison, InputsChanged
+from kmem.measure.oracle.answers.expected import SlicedExpected
+from kmem.measure.oracle.answers.trivial import trivial_outputs
 from kmem.measure.oracle.correctness import (
     SHORTEST_ROW,
     Difference,
@@ -22,15 +24,13 @@ from kmem.measure.oracle.correctness import (
     is_within,
     measure_error,
 )
-from kmem.measure.oracle.expected import SlicedExpected
-from kmem.measure.oracle.families import FLOATING_FAMILIES, NON_FINITE, apply_family
-from kmem.measure.oracle.forward import room_for
+from kmem.measure.oracle.inputs.families import FLOATING_FAMILIES, NON_FINITE, apply_family
+from kmem.measure.oracle.inputs.traits import InputTraits, input_traits
+from kmem.measure.oracle.inputs.variants import other_layouts, other_sizes
 from kmem.measure.oracle.lost import find_lost
 from kmem.measure.oracle.reference import Reference
-from kmem.measure.oracle.slices import PIECES, find_slicing
-from kmem.measure.oracle.traits import InputTraits, input_traits
-from kmem.measure.oracle.trivial import trivial_outputs
-from kmem.measure.oracle.variants import other_layouts, other_sizes
+from kmem.measure.oracle.running.forward import room_for
+from kmem.measure.oracle.running.slices import PIECES, find_slicing
 from kmem.measure.pool import checksum
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
@@ -551,7 +551,7 @@ def reference_of(forward: str, inputs: str, place: Path, *, imports: str = "math
 def test_rows_that_depend_on_an_extreme_of_all_rows_are_not_cut(
     forward: str, is_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 2**12)
+    monkeypatch.setattr("kmem.measure.oracle.inputs.filled._WHOLE_BYTES", 2**12)
     # Rows are alike in what is drawn, so that only other values tell.
     reference = reference_of(
         forward, "(torch.arange(64) / 64).repeat(128, 1) + 0 * torch.rand(1)", tmp_path
@@ -638,7 +638,7 @@ def test_inputs_too_large_for_two_draws_have_the_traits_that_two_draws_tell(
     inputs: str, traits: tuple[bool, bool, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = reference_of("args[0]", inputs, tmp_path)
-    monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 64)
+    monkeypatch.setattr("kmem.measure.oracle.inputs.filled._WHOLE_BYTES", 64)
     in_turn = reference_of("args[0]", inputs, tmp_path)
     for reference in (at_once, in_turn):
         (found,) = reference.inputs.traits
@@ -650,8 +650,10 @@ def test_inputs_too_large_for_two_draws_have_the_traits_that_two_draws_tell(
 def test_what_a_worker_writes_into_large_inputs_changes_no_answer_or_is_seen(
     has_room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 2**12)
-    monkeypatch.setattr("kmem.measure.oracle.inputs._PRIVATE_SHARE", 1.0 if has_room else 0.0)
+    monkeypatch.setattr("kmem.measure.oracle.inputs.filled._WHOLE_BYTES", 2**12)
+    monkeypatch.setattr(
+        "kmem.measure.oracle.inputs.filled._PRIVATE_SHARE", 1.0 if has_room else 0.0
+    )
     reference = reference_of("args[0] * 2", "torch.rand(128, 64)", tmp_path)
     inputs = reference.inputs
     inputs.fill("drawn", 3)
@@ -781,7 +783,9 @@ def test_a_large_case_has_the_same_oracle_as_a_small_one(
 
     found = {}
     for is_cut in (False, True):
-        monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 0 if is_cut else 2**40)
+        monkeypatch.setattr(
+            "kmem.measure.oracle.inputs.filled._WHOLE_BYTES", 0 if is_cut else 2**40
+        )
         found[is_cut] = [examine(1.0), examine(1.01)]
     for (whole, answer), (cut, cut_answer) in zip(found[False], found[True], strict=True):
         for one, two in zip(whole.found + whole.eager, cut.found + cut.eager, strict=True):

@@ -17,7 +17,7 @@ from kmem.explore.recipes.cover import (
 )
 from kmem.explore.recipes.cutting import Offer, cheapest_cut
 from kmem.explore.recipes.writing import plan_site
-from kmem.problem.bound import node_costs_ms
+from kmem.problem.costs.bound import node_costs_ms
 from kmem.problem.graph import Node, OpGraph, Placeholder, Ref
 from kmem.recipes import Recipe, find_site
 from kmem.records import Contract, Purity, TensorSpec

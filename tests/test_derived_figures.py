@@ -12,7 +12,7 @@ from kmem.diagnose.signature import make_signature
 from kmem.plugins import Registry
 from kmem.prescribe.gate import Gate, SkillQuery
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.problem.traced import trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.derive import add_derived

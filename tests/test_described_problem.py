@@ -13,7 +13,7 @@ from kmem.errors import ProblemError
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.described.reading import read_description
 from kmem.problem.described.writing import write_problem_file
-from kmem.problem.load import execute_problem
+from kmem.problem.source.load import execute_problem
 from kmem.records import Problem
 
 F = torch.nn.functional

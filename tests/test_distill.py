@@ -620,7 +620,7 @@ def test_an_outcome_without_a_seed_keeps_the_hash_it_had_before_there_were_seeds
 
 
 def test_the_command_says_what_became_of_each_win(memory: Memory) -> None:
-    from kmem.cli.skills import skills
+    from kmem.cli.skills.skills import skills
     from kmem.plugins import Registry
 
     a_win(memory)

@@ -7,7 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from kmem.cli.doctor import doctor
+from kmem.cli.machine.doctor import doctor
 from kmem.profile import selftest
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kmem.measure.oracle.drawing import draw_into
+from kmem.measure.oracle.inputs.drawing import draw_into
 
 CPU = torch.device("cpu")
 ROWS, COLUMNS = 6, 6

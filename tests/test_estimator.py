@@ -13,7 +13,7 @@ from kmem.explore.recipes.cover import find_options
 from kmem.explore.recipes.evidence import MeasuredEstimates
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.profile.compile.pool import CompilePool
 from kmem.profile.estimate import estimate_report_ms

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from corpus import problems
 from corpus.honest import GUARDED, LIBRARY
 
-from kmem.cli.verify import measure, verify
+from kmem.cli.by_hand.verify import measure, verify
 from kmem.devices import named_target
 from kmem.memory.store import Memory
-from kmem.problem.constructor import constructor_signature
+from kmem.problem.source.constructor import constructor_signature
 from kmem.problem.traced import untraced_problem
 from kmem.records import BASELINES, Baseline, Contract, Precision, Problem, Purity, Timing
 from kmem.run.evaluation.baselines import keep_baselines, known_baselines

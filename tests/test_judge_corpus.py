@@ -23,9 +23,9 @@ from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.resources import JudgeResources
 from kmem.measure.worker.tensors import Placement
-from kmem.problem.load import FULL, execute_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.load import FULL, execute_problem
 from kmem.problem.traced import untraced_problem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Contract, Precision, Problem, Purity, Status, Workload
 
 

@@ -16,8 +16,8 @@ from kmem.measure.examine.cases import check_case
 from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.examine.loading import load_candidate
 from kmem.measure.examine.timed_calls import check_timed
-from kmem.measure.oracle.answer import Answer
-from kmem.measure.oracle.expected import SlicedExpected
+from kmem.measure.oracle.answers.answer import Answer
+from kmem.measure.oracle.answers.expected import SlicedExpected
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.spots import LOOKED_AT, SETTLED, SPOTS, Spots, TimedResult
 from kmem.measure.pool.process import WorkerProcess
@@ -216,7 +216,7 @@ def test_spots_are_judged_by_their_own_norm(
     slices: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if slices:
-        monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 2**12)
+        monkeypatch.setattr("kmem.measure.oracle.inputs.filled._WHOLE_BYTES", 2**12)
     reference = reference_of(problems.SCALE_RELU.replace("rows = 6", "rows = 600"), tmp_path)
     expected = reference.expect(reference.inputs.values, 1)
     assert isinstance(expected, SlicedExpected) is slices

@@ -45,6 +45,15 @@ FLOORS = (
 )
 #: The same inside a room that has rooms of its own.
 FLOORS_WITHIN = {
+    "cli": (
+        ("exit_codes", "display"),
+        ("bad_input", "group", "options", "page_beside"),
+        ("actions",),
+        ("memory",),
+        ("making",),
+        ("by_hand", "runs", "shipping", "skills", "machine"),
+        ("commands",),
+    ),
     "codegen": (
         ("settings", "rates", "steady"),
         ("text",),
@@ -52,6 +61,23 @@ FLOORS_WITHIN = {
         ("chains",),
         ("rows", "scans", "products", "convolutions"),
         ("module",),
+    ),
+    "measure.oracle": (
+        ("correctness",),
+        ("running",),
+        ("inputs", "answers"),
+        ("exploration",),
+        ("reference",),
+        ("domain", "lost", "spots"),
+    ),
+    "problem": (
+        ("dtypes", "sizes", "graph"),
+        ("operators",),
+        ("homes",),
+        ("described", "tracing", "costs"),
+        ("source", "features"),
+        ("sizing", "traced"),
+        ("breakdown",),
     ),
     "run": (
         ("directory",),

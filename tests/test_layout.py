@@ -11,8 +11,8 @@ from kmem.codegen.module.assemble import assemble_module
 from kmem.codegen.module.forward import SitePlan, WorkloadPlan
 from kmem.codegen.module.layout import WIDTH, lay_out
 from kmem.devices import named_target
-from kmem.problem.load import execute_problem, load_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.load import execute_problem, load_problem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.recipes import Recipe, Settings, Space
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill

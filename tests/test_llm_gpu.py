@@ -22,7 +22,7 @@ from scripted_server import Reply, ScriptedServer, Turn
 from kmem.devices import detect_device
 from kmem.explore.models.roles import ROLES
 from kmem.memory.store import Memory
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.records import Attempt, Baseline, Contract, Status, Timing
 from kmem.run.setup.session import versions
 

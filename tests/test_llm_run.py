@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import warm
 from click.testing import CliRunner
 from scripted_evaluator import (
     ScriptedEvaluator,
@@ -923,13 +924,7 @@ def test_from_a_problem_to_a_repaired_winner_through_compiler_and_judge(tmp_path
             str(tmp_path / "run"),
             "--json",
         ]
-        done = subprocess.run(
-            [sys.executable, "-m", "kmem", *words],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=tmp_path,
-        )
+        done = warm.run(*words, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["status"] == "passed"

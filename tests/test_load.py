@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kmem.errors import DeviceMemoryError, ProblemError
-from kmem.problem.load import (
+from kmem.problem.source.load import (
     build_inputs,
     build_model,
     check_forward,

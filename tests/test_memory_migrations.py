@@ -15,7 +15,7 @@ from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 from test_memory_store import DIAGNOSIS, RUN, make_attempt, make_outcome
 
-from kmem.cli.why import why
+from kmem.cli.runs.why import why
 from kmem.errors import MemoryStoreError
 from kmem.memory import storage
 from kmem.memory.migrations import APPLICATION_ID, m001_create_memory, migrations

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from test_memory_store import RUN, make_outcome
 
-from kmem.cli.db import db
+from kmem.cli.memory.db import db
 from kmem.errors import MemoryStoreError
 from kmem.memory.recover import Saved, recover_memory
 from kmem.memory.store import Memory

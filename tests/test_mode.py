@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kmem.problem.load import execute_problem
-from kmem.problem.mode import MODES, describe_mode, in_mode
-from kmem.problem.trace import trace_problem
+from kmem.problem.features.mode import MODES, describe_mode, in_mode
+from kmem.problem.source.load import execute_problem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Problem
 
 SOURCE = """

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from scripted_server import Reply, ScriptedServer, in_order
 
 from kmem.cli.group import Group
-from kmem.cli.models import models
+from kmem.cli.making.models import models
 from kmem.plugins import build_plugin_manager, collect
 
 OK = in_order(Reply("ok"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kmem.cli.rounds import Round, describe_round, round_data
+from kmem.cli.runs.rounds import Round, describe_round, round_data
 from kmem.devices import named_target
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Assignment, Direction, Situation

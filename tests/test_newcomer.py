@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 import torch
+import warm
 
 from kmem.codegen.module.constants import swap_constants
 
@@ -50,15 +51,8 @@ def kmem(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(left_out)
     }
-    return subprocess.run(
-        [sys.executable, "-m", "kmem", *words],
-        cwd=home,
-        env={**environment, "KMEM_DB": str(home.parent / "kmem.db"), "KMEM_TARGET": "h200"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
+    environment |= {"KMEM_DB": str(home.parent / "kmem.db"), "KMEM_TARGET": "h200"}
+    return warm.run(*words, cwd=home, env=environment)
 
 
 def imported(file: Path, name: str) -> ModuleType:

@@ -10,8 +10,9 @@ from kmem import hookimpl, hookspecs
 from kmem.codegen.rows.recipe import PointwiseRecipe
 from kmem.devices import named_target
 from kmem.plugins import Plugins, collect
+from kmem.problem.costs.work import node_work
+from kmem.problem.features.naming import name_operators
 from kmem.problem.graph import OpGraph
-from kmem.problem.naming import name_operators
 from kmem.problem.operators.arithmetic import Work, special_per_result, statistics_and_scale
 from kmem.problem.operators.builder import RegionBuilder
 from kmem.problem.operators.expressions import STABLE_EXP, STABLE_TANH, Helper, using, write_number
@@ -26,7 +27,6 @@ from kmem.problem.operators.row import (
     parameters,
 )
 from kmem.problem.operators.table import BUILT_IN, find_operator, install_operators
-from kmem.problem.work import node_work
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, trace_source

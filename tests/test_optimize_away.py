@@ -11,7 +11,7 @@ from test_away import silu
 from test_memory_store import RUN
 
 from kmem.away.errand import _PLACE
-from kmem.cli.optimize import optimize
+from kmem.cli.making.optimize import optimize
 from kmem.cli.options.words import words_of
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
@@ -77,7 +77,8 @@ def test_the_directory_of_a_run_on_another_problem_is_not_taken_for_this_ones(
     out.mkdir()
     RunDirectory(out).own(other)
     (out / _PLACE).write_text("[]")
-    done = kmem(problem, "--executor", "slurm", "--target", "h200", "--out", str(out))
+    words = ["--executor", "slurm", "--address", "local", "--target", "h200"]
+    done = kmem(problem, *words, "--out", str(out))
     assert f"run {RUN.id} on another problem" in str(done.exception)
 
 

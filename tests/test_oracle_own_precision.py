@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kmem.measure.oracle.own_precision import OwnPrecisionProducts
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.running.own_precision import OwnPrecisionProducts
 from kmem.measure.worker.tensors import Placement
 from kmem.records import Contract, Problem, Workload
 

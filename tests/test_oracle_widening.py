@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from kmem.measure.oracle.forward import in_double, widen
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.running.forward import in_double, widen
 from kmem.measure.worker.tensors import Placement
 from kmem.records import Contract, Problem, Workload
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kmem.measure.oracle.answer import Comparison
-from kmem.measure.oracle.expected import Expected, WholeExpected
-from kmem.measure.oracle.origins import find_origins
+from kmem.measure.oracle.answers.answer import Comparison
+from kmem.measure.oracle.answers.expected import Expected, WholeExpected
+from kmem.measure.oracle.answers.origins import find_origins
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.worker.tensors import Placement
 from kmem.records import Contract, Problem, Workload

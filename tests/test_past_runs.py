@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from test_memory_store import RUN, make_attempt, make_outcome
 
-from kmem.cli.runs import runs
+from kmem.cli.runs.runs import runs
 from kmem.memory.store import Memory
 from kmem.records import Problem, Run, RunState
 from kmem.run.directory import RunDirectory

@@ -6,9 +6,9 @@ import pytest
 from test_prescribe import diagnosis, skill
 
 from kmem.prescribe.gate import SkillQuery, gate_skill
-from kmem.problem.load import FULL, execute_problem
-from kmem.problem.patterns import _PATTERNS, find_patterns
-from kmem.problem.trace import trace_problem
+from kmem.problem.features.patterns import _PATTERNS, find_patterns
+from kmem.problem.source.load import FULL, execute_problem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Bottleneck, Contract, Precision, Problem
 from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS
 

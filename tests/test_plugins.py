@@ -12,7 +12,7 @@ from test_skills import RECIPE, write_skill
 from kmem.devices import named_target
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.records import Contract
 from kmem.run.setup.session import open_session
 from kmem.skills import bundled_skills_root

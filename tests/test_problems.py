@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from kmem.devices import TARGETS
-from kmem.problem.bound import graph_bound, node_cost_ms
-from kmem.problem.load import execute_problem, load_problem
-from kmem.problem.trace import trace_problem
-from kmem.problem.workload import MAX_SMALL_ELEMENTS, derive_small_workload
+from kmem.problem.costs.bound import graph_bound, node_cost_ms
+from kmem.problem.sizing.workload import MAX_SMALL_ELEMENTS, derive_small_workload
+from kmem.problem.source.load import execute_problem, load_problem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Contract
 
 DIRECTORY = Path(__file__).parents[1] / "problems"

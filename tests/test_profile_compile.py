@@ -377,6 +377,7 @@ def is_running(process: int) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("cold_processes")
 def test_closing_beside_a_compile_that_was_interrupted_ends_its_processes_and_threads_at_once(
     cache: Path,
 ) -> None:

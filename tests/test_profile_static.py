@@ -9,7 +9,7 @@ import torch
 from kmem.devices import named_target
 from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Profiler
-from kmem.problem.bound import REACHED
+from kmem.problem.costs.bound import REACHED
 from kmem.problem.traced import untraced_problem
 from kmem.profile.collect import collect_profile
 from kmem.profile.compile.occupancy import compute_occupancy

@@ -13,7 +13,7 @@ from kmem.errors import ProblemError
 from kmem.host.project_modules import imported_directories, project_directories, use_project
 from kmem.measure.pool.process import WorkerFailure, WorkerProcess
 from kmem.measure.worker.commands import Load
-from kmem.problem.load import execute_problem, load_problem
+from kmem.problem.source.load import execute_problem, load_problem
 from kmem.problem.traced import untraced_problem
 from kmem.profile.compile.pool import compile_kernels
 from kmem.profile.compile.report import CompileStatus

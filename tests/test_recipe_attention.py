@@ -11,8 +11,8 @@ from compile_sm90 import compile_jobs
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from kmem.devices import named_target
-from kmem.measure.oracle.families import apply_family
-from kmem.measure.oracle.traits import InputTraits
+from kmem.measure.oracle.inputs.families import apply_family
+from kmem.measure.oracle.inputs.traits import InputTraits
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, poisoned_scratch, trace_source

@@ -11,8 +11,8 @@ import torch
 from kmem.devices import named_target
 from kmem.host.imitated_device import ImitatedDevice
 from kmem.measure.oracle.correctness import measure_error
-from kmem.measure.oracle.families import apply_family
-from kmem.measure.oracle.traits import InputTraits
+from kmem.measure.oracle.inputs.families import apply_family
+from kmem.measure.oracle.inputs.traits import InputTraits
 from kmem.records import Contract, Precision
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source

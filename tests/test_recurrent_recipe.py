@@ -8,7 +8,7 @@ from compile_sm90 import compile_jobs
 from module_problems import recipe
 
 from kmem.devices import named_target
-from kmem.measure.oracle.module import ReferenceModule
+from kmem.measure.oracle.running.module import ReferenceModule
 from kmem.records import Contract, Problem, Workload
 from kmem.testing import check_recipe, trace_source
 

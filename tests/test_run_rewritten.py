@@ -2,19 +2,18 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import warm
 
 from kmem.devices import named_target
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.explore.recipes.rewriting import find_rewritten, predicted_ms
 from kmem.interfaces import Assignment, Situation
 from kmem.orchestrate.accuracy import next_rungs
-from kmem.problem.bound import graph_bound
+from kmem.problem.costs.bound import graph_bound
 from kmem.problem.traced import TracedProblem
 from kmem.records import Contract, Kernel, Move, Problem, SiteChoice, Task, Workload
 from kmem.rewrites import Rewrites
@@ -163,12 +162,9 @@ def test_a_run_without_a_gpu_ends_with_the_rewritten_kernel(tmp_path: Path) -> N
     problem.write_text(POOLED)
     left_out = ("TRITON_INTERPRET", "COVERAGE_PROCESS_CONFIG")  # its lines run in other tests
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    done = subprocess.run(
-        [sys.executable, "-m", "kmem", "optimize", str(problem), "--target", "h200"]
-        + ["--rounds", "0", "--candidates", "2", "--json", "--out", str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = warm.run(
+        *("optimize", str(problem), "--target", "h200", "--rounds", "0", "--candidates", "2"),
+        *("--json", "--out", str(tmp_path / "run")),
         env={**kept, "KMEM_DB": str(tmp_path / "kmem.db"), "KMEM_EMBEDDING_MODEL": "none"},
         cwd=tmp_path,
     )

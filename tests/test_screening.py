@@ -13,12 +13,12 @@ from kmem.devices import named_target
 from kmem.measure import examiner, screening
 from kmem.measure.examine.examination import Examination
 from kmem.measure.judge import Judge
-from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
+from kmem.measure.oracle.inputs.families import FAMILIES, SCREENING_FAMILIES
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.gpu_clock import Batch, ClockSettings, LoadedModule
 from kmem.measure.worker.commands import Run
+from kmem.problem.sizing.workload import derive_small_workload
 from kmem.problem.traced import TracedProblem
-from kmem.problem.workload import derive_small_workload
 from kmem.records import Contract, Kernel, Measurement, Problem, Status, Timing, Workload
 
 pytestmark = pytest.mark.usefixtures("shared_template")

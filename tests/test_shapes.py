@@ -12,8 +12,8 @@ import kmem
 from kmem.cli import cli
 from kmem.errors import ProblemError
 from kmem.plugins import Registry, build_plugin_manager, collect
-from kmem.problem.load import execute_problem, load_problem
-from kmem.problem.shapes import label_of, problem_at, read_shapes
+from kmem.problem.sizing.shapes import label_of, problem_at, read_shapes
+from kmem.problem.source.load import execute_problem, load_problem
 from kmem.records import Problem, Run
 from tests.shipped_runs import PROBLEM, finished_run
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from compile_sm90 import compile_examples
 
-from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
+from kmem.problem.source.load import build_inputs, build_model, execute_problem, load_problem
 from kmem.records import Workload
 
 SKILLS = Path(__file__).parent.parent / "skills"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from test_skills import RECIPE as EMPTY_RECIPE
 from test_skills import write_skill
 
-from kmem.cli.skills import skills
+from kmem.cli.skills.skills import skills
 from kmem.curate.export import export_skills
 from kmem.curate.own_skills import mark_as_own
 from kmem.curate.sources import add_from

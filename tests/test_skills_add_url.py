@@ -401,7 +401,7 @@ def test_faults_of_an_archive_are_named_by_the_archive(tmp_path: Path, database:
 
 
 def test_the_command_says_what_was_left_out(repository: Path, database: Path) -> None:
-    from kmem.cli.skills import skills
+    from kmem.cli.skills.skills import skills
     from kmem.plugins import Registry
 
     environment = {"KMEM_DB": str(database), "KMEM_EMBEDDING_MODEL": "none"}

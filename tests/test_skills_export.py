@@ -165,7 +165,7 @@ def test_a_damaged_list_and_a_place_that_cannot_be_written_name_the_remedy(
 
 
 def test_the_command_prints_where_they_are(library: list[Skill], tmp_path: Path) -> None:
-    from kmem.cli.skills import skills
+    from kmem.cli.skills.skills import skills
     from kmem.plugins import Registry
 
     registry = Registry(skills={skill.name: skill.path for skill in library})

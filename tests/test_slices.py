@@ -14,7 +14,7 @@ from compile_sm90 import compile_jobs
 from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.explore.recipes.cover import cover_graph, find_options
-from kmem.problem.bound import node_cost_ms, node_costs_ms
+from kmem.problem.costs.bound import node_cost_ms, node_costs_ms
 from kmem.problem.graph import OpGraph
 from kmem.problem.homes import Home, find_homes, home_in_memory, possible_homes
 from kmem.records import Contract, Purity

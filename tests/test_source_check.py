@@ -11,7 +11,7 @@ from corpus import problems
 from corpus.honest import HONEST, LIBRARY, SCALE_RELU
 
 from kmem import hookimpl, hookspecs
-from kmem.cli.verify import verify
+from kmem.cli.by_hand.verify import verify
 from kmem.default_plugins import checkers
 from kmem.default_plugins.checkers import KernelGuardChecker
 from kmem.interfaces import Checker

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from test_memory_store import make_outcome
 
-from kmem.cli.memory import memory as memory_group
+from kmem.cli.memory.memory import memory as memory_group
 from kmem.errors import MemoryStoreError
 from kmem.memory.store import Memory
 from kmem.memory.team import sync

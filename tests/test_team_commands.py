@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from test_distill import a_win
 from test_memory_store import make_outcome
 
-from kmem.cli.memory import memory as memory_group
-from kmem.cli.skills import skills as skills_group
+from kmem.cli.memory.memory import memory as memory_group
+from kmem.cli.skills.skills import skills as skills_group
 from kmem.errors import MemoryStoreError
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect

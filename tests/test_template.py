@@ -15,7 +15,7 @@ from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.worker.commands import Detach
 from kmem.records import Status
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cold_processes")]
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
-from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import Literal, Ref
-from kmem.problem.load import execute_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.load import execute_problem
+from kmem.problem.tracing.fake import quiet_fake_tensors
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Precision, Problem
 from kmem.testing import import_source, trace_source
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from models_for_tests import model_named
 
-from kmem.problem.load import check_forward, execute_problem, load_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.load import check_forward, execute_problem, load_problem
+from kmem.problem.tracing.trace import trace_problem
 
 
 def test_a_constructor_may_cast_its_own_module(tmp_path: Path) -> None:

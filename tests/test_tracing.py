@@ -7,7 +7,7 @@ import pytest
 from kmem.devices import named_target
 from kmem.errors import DeviceMemoryError, ProblemError
 from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.problem import load
+from kmem.problem.source import load
 from kmem.problem.traced import trace_at_full_size
 from kmem.records import Contract, Problem
 from kmem.run.setup.tracing import trace_for_run

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kmem.measure.oracle.trial import Trial
+from kmem.measure.oracle.answers.trial import Trial
 
 ROWS, COLUMNS = 4, 300
 
@@ -32,7 +32,7 @@ def test_what_the_first_slice_refutes_is_not_computed_again(monkeypatch) -> None
     found, trial = passing([exact(torch.rand(ROWS, COLUMNS))])
     asked = []
     monkeypatch.setattr(
-        "kmem.measure.oracle.trial.trivial_outputs", lambda *a, **k: asked.append(a)
+        "kmem.measure.oracle.answers.trial.trivial_outputs", lambda *a, **k: asked.append(a)
     )
     oracle, eager = exact(torch.rand(ROWS, COLUMNS))
     trial.add(0, eager, oracle, ())

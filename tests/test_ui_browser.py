@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import warm
 from chromium import Browser, open_browser
 from page_server import (
     PageServer,
@@ -258,7 +259,7 @@ def test_a_run_is_started_stopped_and_resumed_by_pressing_and_outlives_the_serve
 @contextmanager
 def begin_server() -> Iterator[str]:
     """`kmem ui` as a process of its own, killed at the end of the block; its address."""
-    process = subprocess.Popen(
+    process = warm.WarmPopen(
         [sys.executable, "-m", "kmem", "ui"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -23,7 +23,7 @@ from page_server import (
     write_hostile_skill,
 )
 
-from kmem.cli.report import report
+from kmem.cli.runs.report import report
 from kmem.plugins import Registry, build_plugin_manager, collect
 
 DONE = "/runs/20260101-done"

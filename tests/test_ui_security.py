@@ -13,7 +13,7 @@ import click
 import pytest
 from page_server import EVIL, PageServer, fill_memory, make_run, serve_page
 
-from kmem.cli.optimize import optimize
+from kmem.cli.making.optimize import optimize
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.run.directory import RunDirectory

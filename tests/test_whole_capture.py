@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 from kmem.cli.display.whole import describe_plan
 from kmem.devices import named_target
 from kmem.errors import ProblemError
-from kmem.problem.evaluate import evaluate_graph
-from kmem.problem.fake import quiet_fake_tensors
+from kmem.problem.tracing.evaluate import evaluate_graph
+from kmem.problem.tracing.fake import quiet_fake_tensors
 from kmem.records import Contract, Precision
 from kmem.whole.cutting.pieces import estimate_cost
 from kmem.whole.cutting.values import given_values

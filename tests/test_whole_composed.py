@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 import torch
+import warm
 from models_for_tests import model_named
 from torch.utils import _pytree as pytree
 
@@ -21,7 +22,7 @@ import kmem
 from kmem.cli import cli
 from kmem.devices import named_target
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.load import execute_problem, load_problem
+from kmem.problem.source.load import execute_problem, load_problem
 from kmem.records import Contract, Precision
 from kmem.run.directory import RunDirectory
 from kmem.run.setup.settings import RunSettings
@@ -455,17 +456,15 @@ def test_a_run_on_a_model_is_killed_taken_up_again_and_applied(
     place.write_text(TINY, encoding="utf-8")
     asked = ["optimize", str(place), "--pieces", "--target", "h200", "--out", str(out)]
     asked += ["--rounds", "0", "--candidates", "1", "--minutes", "4", "--least-gain", "0"]
-    command = [sys.executable, "-m", "kmem"]
-    first = subprocess.Popen([*command, *asked], stderr=subprocess.DEVNULL, start_new_session=True)
+    command = [sys.executable, "-m", "kmem", *asked]
+    first = warm.WarmPopen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     while first.poll() is None and not begun(out):
         time.sleep(0.05)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     runs = [piece.run for piece in begun(out)]
     assert len(runs) == 1
-    ended = subprocess.run(
-        [*command, "runs", "resume", str(out), "--json"], capture_output=True, text=True
-    )
+    ended = warm.run("runs", "resume", str(out), "--json")
     assert ended.returncode == 0, ended.stderr
     data = json.loads(ended.stdout)
     assert data["faster"] and data["proof"]["how"] == "kernels in the interpreter"

@@ -6,10 +6,10 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import execute_problem, load_problem
-from kmem.problem.shapes import problem_at
-from kmem.problem.substitution import Sizes
-from kmem.problem.trace import trace_problem
+from kmem.problem.sizing.shapes import problem_at
+from kmem.problem.source.load import execute_problem, load_problem
+from kmem.problem.source.substitution import Sizes
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Contract
 from kmem.whole.accounting.account import account_for
 from kmem.whole.cutting.extract import piece_text

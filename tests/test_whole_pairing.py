@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kmem.problem.evaluate import evaluate_graph
-from kmem.problem.vendor import copied_bytes
+from kmem.problem.costs.vendor import copied_bytes
+from kmem.problem.tracing.evaluate import evaluate_graph
 from kmem.testing import trace_source
 from kmem.whole.graphs.pairing import in_pairs
 

@@ -12,10 +12,10 @@ from models_for_tests import model_named
 from kmem.cli import cli
 from kmem.devices import named_target
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.evaluate import evaluate_graph
-from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
-from kmem.problem.trace import trace_problem
-from kmem.problem.workload import MAX_SMALL_PARAMETERS, derive_small_workload
+from kmem.problem.sizing.workload import MAX_SMALL_PARAMETERS, derive_small_workload
+from kmem.problem.source.load import build_inputs, build_model, execute_problem, load_problem
+from kmem.problem.tracing.evaluate import evaluate_graph
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Contract
 from kmem.whole.accounting.account import account_for
 from kmem.whole.accounting.measured import measure_cost

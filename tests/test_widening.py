@@ -21,8 +21,8 @@ from kmem.errors import CaseError
 from kmem.measure.bundle import read_bundle
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
-from kmem.problem.load import execute_problem, load_problem
-from kmem.problem.shapes import SizeRange, problem_at, read_ranges, read_shapes
+from kmem.problem.sizing.shapes import SizeRange, problem_at, read_ranges, read_shapes
+from kmem.problem.source.load import execute_problem, load_problem
 from kmem.records import Contract, Precision, Problem, SiteChoice, Status
 from kmem.run.evaluation.single import Case, Terms, judge_case
 from kmem.run.report.result import Result

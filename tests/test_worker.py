@@ -39,6 +39,8 @@ from kmem.records import Contract, Kernel, Measurement, Problem, Status, Workloa
 RIGHT = "return torch.relu(x * self.scale)"
 IMPORTS = "\nimport os, sys, time\n"
 
+pytestmark = pytest.mark.usefixtures("cold_processes")
+
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:

@@ -5,9 +5,13 @@ import logging
 import pytest
 
 from kmem.errors import ProblemError
-from kmem.problem.load import execute_problem
-from kmem.problem.trace import trace_problem
-from kmem.problem.workload import MAX_SMALL_ELEMENTS, derive_small_workload, find_input_constants
+from kmem.problem.sizing.workload import (
+    MAX_SMALL_ELEMENTS,
+    derive_small_workload,
+    find_input_constants,
+)
+from kmem.problem.source.load import execute_problem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Problem, Workload
 
 
@@ -197,7 +201,7 @@ def test_parameters_that_the_model_itself_sizes_give_the_smallest_sizes_and_a_wa
         "torch.rand(BATCH, WIDTH)",
         init="self.norm = torch.nn.LayerNorm(WIDTH)",
     )
-    with caplog.at_level(logging.WARNING, "kmem.problem.workload"):
+    with caplog.at_level(logging.WARNING, "kmem.problem.sizing.workload"):
         assert derive_small_workload(problem).constants == (("BATCH", 2),)
     assert "its parameters keep the small workload at 524288 elements" in caplog.text
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from kmem.measure.oracle.wrong_elements import wrong_elements
+from kmem.measure.oracle.answers.wrong_elements import wrong_elements
 
 
 def test_the_first_wrong_elements_are_told_with_their_right_values() -> None:

@@ -37,8 +37,8 @@ from kmem.bench.results import read_manifest, read_rows  # noqa: E402
 from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module  # noqa: E402
 from kmem.devices import named_target  # noqa: E402
 from kmem.explore.recipes.cover import cover_graph, find_options  # noqa: E402
-from kmem.problem.load import build_inputs, execute_problem, load_problem  # noqa: E402
-from kmem.problem.trace import trace_problem  # noqa: E402
+from kmem.problem.source.load import build_inputs, execute_problem, load_problem  # noqa: E402
+from kmem.problem.tracing.trace import trace_problem  # noqa: E402
 from kmem.records import Contract, Precision  # noqa: E402
 from kmem.skills import load_recipe, load_skill  # noqa: E402
 from kmem.testing import import_source  # noqa: E402

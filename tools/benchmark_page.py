@@ -21,7 +21,7 @@ from pathlib import Path
 
 from made_up_memory import BATCH, make_entries
 
-from kmem.cli.optimize import optimize
+from kmem.cli.making.optimize import optimize
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.records import (

@@ -29,9 +29,9 @@ from kmem.explore.recipes.cover import (
     smaller_options,
 )
 from kmem.explore.recipes.rewriting import find_rewritten
-from kmem.problem.bound import node_costs_ms
-from kmem.problem.load import load_problem
+from kmem.problem.costs.bound import node_costs_ms
 from kmem.problem.operators.table import find_operator
+from kmem.problem.source.load import load_problem
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.recipes import Recipe
 from kmem.records import Contract, Purity

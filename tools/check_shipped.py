@@ -51,7 +51,7 @@ from kmem.deploy.package import Package, find_package
 from kmem.errors import KmemError
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import import_outcomes
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.records import Problem
 
 #: Shares of the time that the parts may take, when all run.

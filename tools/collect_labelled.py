@@ -27,11 +27,11 @@ from kmem.devices import named_target
 from kmem.errors import KmemError
 from kmem.plugins import build_plugin_manager
 from kmem.plugins import collect as collect_plugins
-from kmem.problem.bound import graph_bound
-from kmem.problem.load import FULL, execute_problem, load_problem
-from kmem.problem.patterns import find_patterns
-from kmem.problem.trace import trace_problem
+from kmem.problem.costs.bound import graph_bound
+from kmem.problem.features.patterns import find_patterns
+from kmem.problem.source.load import FULL, execute_problem, load_problem
 from kmem.problem.traced import TracedProblem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.profile.collect import collect_profile
 from kmem.profile.static import StaticProfiler
 from kmem.records import Contract, Kernel, Profile, content_hash

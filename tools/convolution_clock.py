@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
+from kmem.problem.source.load import build_inputs, build_model, execute_problem, load_problem
 from kmem.testing import import_source
 
 # The judge copies this directory into its workers, whose modules name each other without a package.

@@ -38,10 +38,10 @@ from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
 from kmem.devices import detect_device, named_target
 from kmem.errors import KmemError, first_line
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import load_problem
 from kmem.problem.operators import row
 from kmem.problem.operators.arithmetic import input_specs
 from kmem.problem.operators.table import find_operator
+from kmem.problem.source.load import load_problem
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.profile.compile.pool import CompilePool, CompileProcesses
 from kmem.profile.compile.report import CompileReport, CompileStatus, last_line

@@ -25,8 +25,8 @@ from kmem.devices import named_target
 from kmem.errors import KmemError
 from kmem.learning.landscape import LandscapeDirectory
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import execute_problem, load_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.load import execute_problem, load_problem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.recipes import Recipe
 from kmem.records import Contract, Device, Precision, Purity
 from kmem.skills import load_recipe, load_skill

@@ -40,7 +40,7 @@ from kmem.devices import named_target
 from kmem.errors import KmemError
 from kmem.explore.recipes.evidence import MeasuredEstimates
 from kmem.learning.landscape import LandscapeDirectory
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.profile.compile.pool import CompilePool, CompileProcesses
 from kmem.profile.compile.report import CompileStatus

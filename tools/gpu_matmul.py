@@ -155,7 +155,7 @@ def measure(name: str, jobs: list[dict], deadline: float) -> list[dict]:
     import torch
     from triton.testing import do_bench
 
-    from kmem.problem.load import build_inputs, build_model
+    from kmem.problem.source.load import build_inputs, build_model
 
     source, contract = problem_source(name)
     module, graph = trace_source(source, contract.precision)

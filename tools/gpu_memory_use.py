@@ -39,7 +39,7 @@ class PeakMemory:
 _ONE_FORWARD = """
 import gc, json, sys, torch
 from pathlib import Path
-from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
+from kmem.problem.source.load import build_inputs, build_model, execute_problem, load_problem
 from kmem.records import Precision
 free = int(sys.argv[1])
 for place in sys.argv[2:]:

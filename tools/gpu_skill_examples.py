@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import triton
 
-from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
+from kmem.problem.source.load import build_inputs, build_model, execute_problem, load_problem
 
 SKILLS = Path(__file__).parent.parent / "skills"
 #: More than any L2 here (50 MiB on an H200), so that the next run starts cold.

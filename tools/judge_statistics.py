@@ -45,11 +45,11 @@ from kmem.measure.timing.gpu_clock import (  # noqa: E402
     sample_times,
     time_pairs,
 )
-from kmem.problem.bound import graph_bound  # noqa: E402
-from kmem.problem.load import FULL, execute_problem, load_problem  # noqa: E402
-from kmem.problem.trace import trace_problem  # noqa: E402
+from kmem.problem.costs.bound import graph_bound  # noqa: E402
+from kmem.problem.sizing.workload import derive_small_workload  # noqa: E402
+from kmem.problem.source.load import FULL, execute_problem, load_problem  # noqa: E402
 from kmem.problem.traced import TracedProblem  # noqa: E402
-from kmem.problem.workload import derive_small_workload  # noqa: E402
+from kmem.problem.tracing.trace import trace_problem  # noqa: E402
 from kmem.records import Contract, Device, Kernel, Precision, Problem, Timing  # noqa: E402
 from kmem.testing import import_source  # noqa: E402
 

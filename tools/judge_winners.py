@@ -31,7 +31,7 @@ from kmem.interfaces import Assignment
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import import_outcomes
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.records import (
     Contract,
     Device,

@@ -38,12 +38,12 @@ from kmem.measure.timing.statistics import estimated_timing
 from kmem.memory.location import default_db_path
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import export_outcomes
-from kmem.problem.bound import graph_bound
+from kmem.problem.costs.bound import graph_bound
 from kmem.problem.graph import graph_sizes
-from kmem.problem.load import FULL, execute_problem, load_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.sizing.workload import derive_small_workload
+from kmem.problem.source.load import FULL, execute_problem, load_problem
 from kmem.problem.traced import TracedProblem
-from kmem.problem.workload import derive_small_workload
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import (
     Baseline,
     Bottleneck,

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from kmem.devices import detect_device, named_target
 from kmem.diagnose.bottleneck import diagnose
-from kmem.problem.bound import graph_bound
-from kmem.problem.load import FULL, execute_problem, load_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.costs.bound import graph_bound
+from kmem.problem.source.load import FULL, execute_problem, load_problem
 from kmem.problem.traced import TracedProblem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.profile.ncu import ncu_command
 from kmem.profile.ncu_csv import read_report
 from kmem.profile.static import StaticProfiler

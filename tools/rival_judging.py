@@ -41,7 +41,7 @@ from kmem.host.imitated_device import ImitatedDevice, imitate_cuda
 from kmem.measure.source_check import check_source
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.load import construct_model, execute_problem, load_problem
+from kmem.problem.source.load import construct_model, execute_problem, load_problem
 from kmem.records import Contract, Device, Kernel, Measurement, Problem, Status, fastest_baseline
 from kmem.run.directory import small_constants_beside
 from kmem.run.evaluation.single import Case, Terms, judge_case, make_case

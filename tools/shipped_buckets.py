@@ -31,8 +31,8 @@ import kmem
 from kmem.deploy.package import Package, find_package
 from kmem.deploy.shipped.table import Entry
 from kmem.memory.store import Memory
-from kmem.problem.load import load_problem
-from kmem.problem.shapes import label_of, problem_at, read_shapes
+from kmem.problem.sizing.shapes import label_of, problem_at, read_shapes
+from kmem.problem.source.load import load_problem
 from kmem.records import Kernel
 
 RMS = """

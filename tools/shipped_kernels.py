@@ -21,9 +21,9 @@ from kmem.interfaces import Assignment
 from kmem.measure.bundle import FORMAT, Bundle, write_bundle
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.load import load_problem
-from kmem.problem.substitution import substitute
-from kmem.problem.workload import derive_small_workload
+from kmem.problem.sizing.workload import derive_small_workload
+from kmem.problem.source.load import load_problem
+from kmem.problem.source.substitution import substitute
 from kmem.records import (
     Attempt,
     Baseline,

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kmem.problem.evaluate import evaluate_node
-from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import Node
-from kmem.problem.trace import tensor_spec
+from kmem.problem.tracing.evaluate import evaluate_node
+from kmem.problem.tracing.fake import quiet_fake_tensors
+from kmem.problem.tracing.trace import tensor_spec
 from kmem.records import TensorSpec
 
 

@@ -19,8 +19,8 @@ from kmem.errors import ProblemError
 from kmem.explore.models.roles import check_models
 from kmem.memory.location import default_db_path
 from kmem.plugins import Registry, build_plugin_manager, collect
-from kmem.problem.load import load_problem
-from kmem.problem.shapes import read_ranges, read_shapes
+from kmem.problem.sizing.shapes import read_ranges, read_shapes
+from kmem.problem.source.load import load_problem
 from kmem.records import (
     Budget,
     Contract,

@@ -16,7 +16,7 @@ from kmem.bench.results import Settings
 from kmem.errors import KmemError
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.records import Budget, Contract, Device, Precision, Purity, Run, Strategy
 from kmem.run.ahead import compile_beginning
 from kmem.serialize import from_json

@@ -8,7 +8,7 @@ from kmem.bench.results import Settings
 #: A run's minutes do not count waiting for the GPU, nor baselines that have a limit of their own.
 _LIMIT_OVER_BUDGET = 2.0
 _LIMIT_EXTRA_S = 1200.0
-#: "stage text  [where it stands]", as kmem/cli/optimize.py prints it.
+#: "stage text  [where it stands]", as kmem/cli/making/optimize.py prints it.
 _PROGRESS = re.compile(r"(\w+) +(.*?)  \[(.*)\]")
 
 

@@ -10,38 +10,20 @@ and every completion is quick; what a command does with torch lies in actions/ a
 the command runs.
 
 - exit_codes.py: what the exit codes mean.
-- group.py: errors as one line, and commands whose modules are loaded when they are asked for.
-- commands.py: the table of all built-in commands.
-- options/: the options that commands share, as frozen records.
-- optimize.py: `kmem optimize`, the main job.
-- whole.py: `kmem plan` and `kmem extract`, whole models before anything is spent.
-- problem.py: `kmem problem`, a problem file begun, and one looked at without a run.
-- bench.py: `kmem bench`, the main job over many problems, and the recording of landscapes.
-- models.py: `kmem models`, which language models there are.
-- skills.py: `kmem skills list`, `show` and `search`.
-- skill_files.py: `kmem skills new`, `validate`, `try` and `vocabulary`.
-- growth.py: `kmem skills add`, `remove`, `distill`, `retract` and `export`.
-- registered_skills.py: the skills that plugins and users registered, for the commands on them.
-- runs.py: `kmem runs`, with `resume` and `replay`.
-- past_runs.py: `kmem runs compare`, `diff` and `prune`.
-- export.py: `kmem export`, winners of runs as a package.
-- install.py: `kmem install`, a package checked and kept on this machine.
-- why.py: `kmem why`, the reasons of a round.
-- rounds.py: what was kept of a round, and its words for people and data for programs.
-- report.py: `kmem report`, what came of a run, also as one file to share.
-- page_beside.py: the page in a process beside a run.
-- ui.py: `kmem ui`, the page.
-- memory.py: `kmem memory`, share, merge, retract, count and ablate.
-- team.py: `kmem memory sync`, `name` and `trust`.
-- db.py: `kmem db`, where the database lies, whether it is whole, and what can be saved.
-- doctor.py: `kmem doctor`, what this machine can do.
-- plugins.py: `kmem plugins`, what is registered.
-- stages.py: `kmem profile`, `diagnose` and `prescribe`, which pipe JSON lines.
-- verify.py: `kmem verify` and `kmem measure`, the judge on its own.
 - bad_input.py: one line and exit code 2 for a file that cannot be judged.
-- mcp.py: `kmem mcp`, the server for coding agents.
-- actions/: what commands do that loads torch.
+- group.py: errors as one line, and commands whose modules are loaded when they are asked for.
 - display/: what commands show: live panels, tables, texts and JSON.
+- options/: the options that commands share, as frozen records.
+- actions/: what commands do that loads torch.
+- page_beside.py: the page in a process beside a run.
+- memory/: `kmem memory` and `kmem db`: outcomes shared, and the file they lie in.
+- making/: `kmem optimize` and `kmem bench`, and what is done before them.
+- by_hand/: the stages of a round and the judge, each on its own.
+- runs/: `kmem runs`, `kmem why` and `kmem report`: what came of runs.
+- shipping/: `kmem export` and `kmem install`: packages of kernels.
+- skills/: `kmem skills`: the library looked at, written, grown.
+- machine/: what this machine can do, and what serves on it: the page, coding agents.
+- commands.py: the table of all built-in commands.
 """
 
 import gc

@@ -7,55 +7,71 @@ that each of them is the first sentence of its command's own help.
 from kmem.cli.group import LazyCommand
 
 _TABLE = (
-    ("optimize", "optimize", "Make the module in PROBLEM fast."),
+    ("optimize", "making.optimize", "Make the module in PROBLEM fast."),
     (
         "plan",
-        "whole",
+        "making.whole",
         "Show the pieces of a model, what each would save, and what that would cost.",
     ),
-    ("extract", "whole", "Write the pieces of a model as problem files into DIRECTORY."),
-    ("bench", "bench", "Run `kmem optimize` on many problems and print how much was gained."),
-    ("models", "models", "List language models (default: list)."),
-    ("problem", "problem", "Begin a problem file, or look at one without a run."),
+    ("extract", "making.whole", "Write the pieces of a model as problem files into DIRECTORY."),
+    (
+        "bench",
+        "making.bench",
+        "Run `kmem optimize` on many problems and print how much was gained.",
+    ),
+    ("models", "making.models", "List language models (default: list)."),
+    ("problem", "making.problem", "Begin a problem file, or look at one without a run."),
     (
         "skills",
-        "skills",
+        "skills.skills",
         "List, search, show, add, check, learn and export skills (default: list).",
     ),
-    ("runs", "runs", "List, show, compare, resume, replay and prune runs (default: list)."),
-    ("export", "export", "Write the kernels that runs found as a package to ship."),
-    ("install", "install", "Install a package of kernels, after judging each of them again here."),
-    ("why", "why", "Say why RUN did what it did in ROUND (default: in every round)."),
-    ("report", "report", "Show the report of a run, or write its page as one HTML file."),
-    ("ui", "ui", "Show runs, kernels, skills and the memory in a browser, live."),
-    ("memory", "memory", "Share, merge, retract and count measured outcomes (default: stats)."),
-    ("db", "db", "Find, check and recover the database file (default: path)."),
-    ("doctor", "doctor", "Report what works on this machine, and measure the GPU's ceilings."),
+    ("runs", "runs.runs", "List, show, compare, resume, replay and prune runs (default: list)."),
+    ("export", "shipping.export", "Write the kernels that runs found as a package to ship."),
+    (
+        "install",
+        "shipping.install",
+        "Install a package of kernels, after judging each of them again here.",
+    ),
+    ("why", "runs.why", "Say why RUN did what it did in ROUND (default: in every round)."),
+    ("report", "runs.report", "Show the report of a run, or write its page as one HTML file."),
+    ("ui", "machine.ui", "Show runs, kernels, skills and the memory in a browser, live."),
+    (
+        "memory",
+        "memory.memory",
+        "Share, merge, retract and count measured outcomes (default: stats).",
+    ),
+    ("db", "memory.db", "Find, check and recover the database file (default: path)."),
+    (
+        "doctor",
+        "machine.doctor",
+        "Report what works on this machine, and measure the GPU's ceilings.",
+    ),
     (
         "plugins",
-        "plugins",
+        "machine.plugins",
         "List what plugins registered: skills, authors, providers, commands and all other kinds.",
     ),
     (
         "profile",
-        "stages",
+        "by_hand.stages",
         "Profile every launch of one forward and print a Profile as one JSON line.",
     ),
-    ("diagnose", "stages", "Name the bottleneck with its evidence, by arithmetic."),
-    ("prescribe", "stages", "Offer skills for a Diagnosis JSON line on stdin."),
+    ("diagnose", "by_hand.stages", "Name the bottleneck with its evidence, by arithmetic."),
+    ("prescribe", "by_hand.stages", "Offer skills for a Diagnosis JSON line on stdin."),
     (
         "verify",
-        "verify",
+        "by_hand.verify",
         "Judge a kernel file against the module it replaces, or repeat what an evidence bundle "
         "says.",
     ),
     (
         "measure",
-        "verify",
+        "by_hand.verify",
         "Judge a kernel file and time it, in pairs, against eager and compiled PyTorch; needs a "
         "GPU.",
     ),
-    ("mcp", "mcp", "Serve skills, profiles, diagnoses and the judge to coding agents."),
+    ("mcp", "machine.mcp", "Serve skills, profiles, diagnoses and the judge to coding agents."),
 )
 
 BUILT_IN = tuple(

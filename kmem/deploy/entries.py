@@ -19,10 +19,10 @@ from kmem.devices import named_target
 from kmem.errors import OutputError
 from kmem.host.syntax import parse_python
 from kmem.measure.bundle import read_bundle
-from kmem.problem.fake import cast_fake_module, quiet_fake_tensors
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import execute_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.load import execute_problem
+from kmem.problem.tracing.fake import cast_fake_module, quiet_fake_tensors
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Measurement, Precision, Problem, TensorSpec
 from kmem.run.report.result import Result
 

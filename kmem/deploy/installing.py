@@ -20,7 +20,7 @@ from kmem.deploy.sources import find_source
 from kmem.devices import detect_device
 from kmem.errors import BundleError, OutputError, first_line
 from kmem.measure.bundle import Bundle, read_bundle
-from kmem.problem.shapes import problem_at
+from kmem.problem.sizing.shapes import problem_at
 from kmem.records import Kernel, Problem, Status
 from kmem.run.evaluation.single import Case, Terms, judge_case
 

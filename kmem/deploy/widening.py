@@ -27,8 +27,8 @@ from kmem.host.syntax import parse_python
 from kmem.interfaces import Assignment
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.problem.load import load_problem
-from kmem.problem.shapes import Shape, SizeRange, label_of
+from kmem.problem.sizing.shapes import Shape, SizeRange, label_of
+from kmem.problem.source.load import load_problem
 from kmem.records import Kernel, Move, Problem, SiteChoice, Status, Task
 from kmem.run.evaluation.single import Terms, judge_case, make_case
 from kmem.run.report.result import Result

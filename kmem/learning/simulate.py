@@ -16,11 +16,11 @@ from dataclasses import replace
 
 from kmem.errors import LandscapeError
 from kmem.learning.landscape import Choices, Knobs, Landscape, Point, RecordedSite, knobs_of
-from kmem.problem.bound import graph_bound
+from kmem.problem.costs.bound import graph_bound
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import FULL, execute_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.load import FULL, execute_problem
 from kmem.problem.traced import TracedProblem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.profile.compile.report import CompileStatus
 from kmem.profile.estimate import estimate_launches
 from kmem.profile.static import StaticProfiler

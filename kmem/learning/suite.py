@@ -14,8 +14,8 @@ from pathlib import Path
 
 from kmem.errors import ProblemError
 from kmem.host.syntax import parse_python
-from kmem.problem.load import load_problem
-from kmem.problem.reach import assigned_constants
+from kmem.problem.source.load import load_problem
+from kmem.problem.source.reach import assigned_constants
 from kmem.records import Problem
 
 SUFFIX = ".json"

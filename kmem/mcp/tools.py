@@ -50,7 +50,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
 from kmem.prescribe.gate import SkillQuery
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.problem.traced import trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel

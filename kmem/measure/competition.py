@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kmem.host.lease import GpuLease
 from kmem.measure.examine.examination import Examination
-from kmem.measure.oracle.forward import room_for
+from kmem.measure.oracle.running.forward import room_for
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.resources import JudgeResources, open_lease

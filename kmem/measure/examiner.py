@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kmem.measure.examine.examination import CUT_OFF, Examination, Refused
-from kmem.measure.oracle.forward import room_for
+from kmem.measure.oracle.running.forward import room_for
 from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess, failure_status
 from kmem.measure.resources import JudgeResources
 from kmem.measure.settings import JudgeSettings

@@ -39,8 +39,9 @@ Only made dearer, not closed:
 - Without a GPU a candidate can find out that there is none, by what no process here can imitate
   (addresses, times, the build of torch). What it launches, computes by the library and gives its
   kernels is held to what was interpreted at the same sizes. Constants that only the full size
-  brings are run at sizes between where some bring them (problem/between.py); others are compiled
-  and not run, which the flag "constants_unproved" says. A verdict on a GPU runs what it judges.
+  brings are run at sizes between where some bring them (problem/sizing/between.py); others are
+  compiled and not run, which the flag "constants_unproved" says. A verdict on a GPU runs what it
+  judges.
 - A candidate that goes wrong after a time, that knows problems by name, or in a narrow window of
   values.
 """

@@ -29,7 +29,7 @@ from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S, call_baseline, start
 from kmem.measure.timing.gpu_clock import LoadedModule
 from kmem.measure.timing.inputs import TimedInputs
 from kmem.measure.worker.tensors import Placement
-from kmem.problem.between import workloads_between
+from kmem.problem.sizing.between import workloads_between
 from kmem.problem.traced import TracedProblem
 from kmem.records import Status, Workload
 

@@ -16,8 +16,8 @@ from kmem.measure.examine.cases import check_case
 from kmem.measure.examine.examination import Examination, candidate_key
 from kmem.measure.examine.loading import load_candidate, unload_candidate
 from kmem.measure.examiner import Examiner
-from kmem.measure.oracle.expected import Expected
-from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
+from kmem.measure.oracle.answers.expected import Expected
+from kmem.measure.oracle.inputs.families import FAMILIES, SCREENING_FAMILIES
 from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.resources import JudgeResources
 from kmem.measure.settings import JudgeSettings

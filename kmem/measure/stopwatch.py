@@ -29,7 +29,7 @@ from kmem.measure.timing.gpu_clock import (
     time_pairs,
 )
 from kmem.measure.timing.statistics import implausible_reason, physical_floor_ms
-from kmem.problem.bound import parameter_bytes
+from kmem.problem.costs.bound import parameter_bytes
 from kmem.records import Baseline, Status, Timing, fastest_baseline
 
 #: A speedup over the best baseline beyond this wants a reason that the bound confirms.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import kmem
 from kmem.measure.bundle import FORMAT, Bundle
 from kmem.measure.examine.examination import Examination
-from kmem.measure.oracle.families import FAMILIES
+from kmem.measure.oracle.inputs.families import FAMILIES
 from kmem.measure.settings import JudgeSettings
 from kmem.problem.traced import TracedProblem
 from kmem.records import Baseline, Measurement, Status, Timing

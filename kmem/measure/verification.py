@@ -30,7 +30,7 @@ from kmem.measure.examine.repeats import (
     check_with_arguments,
 )
 from kmem.measure.examine.variants import check_variants
-from kmem.measure.oracle.families import SCREENING_FAMILIES
+from kmem.measure.oracle.inputs.families import SCREENING_FAMILIES
 from kmem.measure.resources import JudgeResources
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.stopwatch import time_against_best

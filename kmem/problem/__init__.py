@@ -1,33 +1,18 @@
 """A problem file becomes a graph of operators, with sizes, costs and a least time.
 
-In the order in which a problem passes:
+From the ground up; a package or file imports only what stands above it here:
 
-- described/: a problem file from a description in words.
-- reach.py: which constants, functions and classes of a file reach which function.
-- substitution.py: other sizes put in place of those that a file gives.
-- shapes.py: a range of shapes, and the problem at each of them.
-- load.py: a problem file read, held to the contract, and built at a workload.
-- constructor.py: how a class of a file may be called, read from its text.
-- fake_recurrences.py: recurrent operators on fake tensors, by one step of theirs.
-- fake.py: tensors without memory, on which problems are checked and traced.
-- operators/: what every operator of a graph means, costs and is called: one table.
-- graph.py: the operator graph of one forward, as plain data.
-- evaluate.py: what a graph computes, node by node.
-- trace.py: from a forward to its graph.
-- mode.py: training or evaluation, and what that means for a kernel.
-- shrinking.py: ways to make the numbers of a problem smaller.
-- workload.py: sizes at which a problem is small enough for the interpreter.
-- between.py: workloads of which some sizes are those of the file.
-- traced.py: a problem with its workloads, graphs and bound, as the stages get it.
-- work.py: the arithmetic of one node.
-- vendor.py: what share of a device the vendor's convolutions reach, and what else it takes.
-- homes.py: where a value may lie within the result of a concatenation.
-- bound.py: the least time of a graph on a device, and what each node costs eager.
-- breakdown.py: where the time of a forward goes, part by part.
-- footprint.py: whether a problem can fit a device at all.
-- patterns.py: what a graph shows beside its operators, for skills that act on it.
-- naming.py: what a graph does, in words of the vocabulary.
-- patterns.py: what it shows beside its operators, for skills that act on it.
-- sizes.py: arithmetic on sizes that more than one room does.
 - dtypes.py: the dtypes that emitted kernels load.
+- sizes.py: arithmetic on sizes that more than one room does.
+- graph.py: the operator graph of one forward, as plain data.
+- operators/: what every operator of a graph means, costs and is called: one table.
+- homes.py: where a value may lie within the result of a concatenation.
+- described/: a problem file from a description in words.
+- tracing/: tensors without memory, from a forward to its graph, and what a graph computes.
+- costs/: the least time of a graph on a device, and whether it fits.
+- source/: a problem file read, held to the contract, and built at a workload.
+- features/: what a graph shows: its mode, its name in words, its patterns.
+- sizing/: other sizes: shapes that are asked for, and those that are small enough.
+- traced.py: a problem with its workloads, graphs and bound, as the stages get it.
+- breakdown.py: where the time of a forward goes, part by part.
 """

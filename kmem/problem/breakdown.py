@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kmem.problem.bound import node_costs_ms, part_bound
+from kmem.problem.costs.bound import node_costs_ms, part_bound
 from kmem.problem.graph import Node
 from kmem.problem.traced import TracedProblem
 

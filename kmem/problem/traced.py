@@ -40,10 +40,10 @@ def trace_at_full_size(problem: Problem, contract: Contract, device: Device) -> 
         fit the device.
     """
     # torch takes seconds to import, which whoever only names a TracedProblem must not pay
-    from kmem.problem.bound import graph_bound
-    from kmem.problem.footprint import check_footprint
-    from kmem.problem.load import FULL, execute_problem
-    from kmem.problem.trace import trace_problem
+    from kmem.problem.costs.bound import graph_bound
+    from kmem.problem.costs.footprint import check_footprint
+    from kmem.problem.source.load import FULL, execute_problem
+    from kmem.problem.tracing.trace import trace_problem
 
     graph = trace_problem(execute_problem(problem, FULL), contract.precision)
     check_footprint(problem, graph, device)

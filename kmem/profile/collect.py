@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Executor, Profiler
-from kmem.problem.naming import name_operators
-from kmem.problem.patterns import find_patterns
+from kmem.problem.features.naming import name_operators
+from kmem.problem.features.patterns import find_patterns
 from kmem.problem.traced import TracedProblem
 from kmem.profile.serving import add_served
 from kmem.profile.structure import read_structure

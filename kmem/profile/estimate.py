@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kmem.problem.bound import REACHED
+from kmem.problem.costs.bound import REACHED
 from kmem.problem.traced import TracedProblem
 from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.records import Bound, Device, Launch

@@ -3,7 +3,7 @@
 Estimates of what runs in a library stand against estimates of kernels whose cost models follow
 measurements; a library taken at the hardware's peaks would look faster than it is. Source: eager's
 times in db/evidence, one H200, 2026-11-21 and 2026-11-22, torch 2.11, against bytes and FLOPs at
-the rates of kmem.problem.bound.REACHED; geometric means of one to seven problems an operator.
+the rates of kmem.problem.costs.bound.REACHED; geometric means of one to seven problems an operator.
 Operators that are not named reached 0.7 to 1.0 and are taken at 1.
 """
 

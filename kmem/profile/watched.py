@@ -16,7 +16,7 @@ import torch
 
 from kmem.host.checked_text import import_text
 from kmem.host.lease import DIRECTORY_VARIABLE, GpuLease, gpu_uuid
-from kmem.problem.load import build_inputs, execute_problem
+from kmem.problem.source.load import build_inputs, execute_problem
 from kmem.profile.build import build_model
 from kmem.profile.description import read_precision, read_problem
 from kmem.records import Precision

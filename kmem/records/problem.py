@@ -114,8 +114,8 @@ class Workload:
 
     `full` is as the file says; `small` has sizes replaced, for machines without a GPU. `constants`
     are names and values put in place of the file's own: module-level names, and numbers as they are
-    written (problem/substitution.py has the grammar); `small_inputs` says that the problem's own
-    `get_small_inputs()` makes the inputs instead.
+    written (problem/source/substitution.py has the grammar); `small_inputs` says that the problem's
+    own `get_small_inputs()` makes the inputs instead.
     """
 
     name: str

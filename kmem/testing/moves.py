@@ -10,7 +10,7 @@ from functools import cache
 
 from kmem.devices import named_target
 from kmem.moves import leads_somewhere
-from kmem.problem.naming import name_operators
+from kmem.problem.features.naming import name_operators
 from kmem.recipes import Recipe, Settings
 from kmem.records import Contract, Problem
 from kmem.skills import Skill, bundled_skills_root, load_recipes, load_skill, skill_directories

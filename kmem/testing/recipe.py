@@ -145,7 +145,7 @@ class _Trial:
     def __init__(self, module: ModuleType, graph: OpGraph, contract: Contract) -> None:
         import torch
 
-        from kmem.problem.load import build_inputs, build_model
+        from kmem.problem.source.load import build_inputs, build_model
 
         self._module = module
         self._graph = graph

@@ -60,8 +60,8 @@ def rewrite_fault(rewrite: Rewrite, example: Path) -> str:
     Args:
         example: a problem's file, in which the rewrite must find at least one place.
     """
-    from kmem.problem.load import load_problem
-    from kmem.problem.workload import derive_small_workload
+    from kmem.problem.sizing.workload import derive_small_workload
+    from kmem.problem.source.load import load_problem
 
     problem = load_problem(example)
     try:
@@ -126,7 +126,7 @@ def _compare(
 ) -> None:
     import torch
 
-    from kmem.problem.evaluate import evaluate_graph
+    from kmem.problem.tracing.evaluate import evaluate_graph
 
     for case, given in _cases(problem, workload, graph):
         before = _copied(given)
@@ -149,10 +149,10 @@ def _cases(
     """Values of all placeholders by name: every family, and other parameters."""
     import torch
 
-    from kmem.measure.oracle.families import apply_family, families_for
-    from kmem.measure.oracle.parameters import vary_state
-    from kmem.measure.oracle.traits import input_traits
-    from kmem.problem.load import build_inputs, build_model, execute_problem
+    from kmem.measure.oracle.inputs.families import apply_family, families_for
+    from kmem.measure.oracle.inputs.traits import input_traits
+    from kmem.measure.oracle.running.parameters import vary_state
+    from kmem.problem.source.load import build_inputs, build_model, execute_problem
 
     module = execute_problem(problem, workload)
     torch.manual_seed(0)

@@ -70,7 +70,7 @@ def open_situation(
         recipes: executable skills that the author may write with, by name.
         skills: every skill of the library, by name.
     """
-    from kmem.problem.bound import graph_bound  # imports torch
+    from kmem.problem.costs.bound import graph_bound  # imports torch
 
     graph, contract = trace_once(problem), Contract()
     bound = graph_bound(graph, device, contract)

@@ -23,8 +23,8 @@ def trace_once(
     problem: Problem, precision: Precision = Precision.MATCH, workload: Workload = _FULL
 ) -> OpGraph:
     """Execute and trace a problem; the graph of each problem is traced once in a process."""
-    from kmem.problem.load import execute_problem  # imports torch
-    from kmem.problem.trace import trace_problem
+    from kmem.problem.source.load import execute_problem  # imports torch
+    from kmem.problem.tracing.trace import trace_problem
 
     return trace_problem(execute_problem(problem, workload), precision)
 
@@ -33,7 +33,7 @@ def trace_source(
     source: str, precision: Precision = Precision.MATCH
 ) -> tuple[types.ModuleType, OpGraph]:
     """Execute a problem given as text and trace it; see `trace_once`."""
-    from kmem.problem.load import execute_problem  # imports torch
+    from kmem.problem.source.load import execute_problem  # imports torch
 
     problem = Problem("inline", "<inline>", source)
     return execute_problem(problem), trace_once(problem, precision)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kmem.errors import OutputError, ProblemError, first_line
 from kmem.plugins import Registry
-from kmem.problem.shapes import Shape, combine_sizes, label_of, problem_at, read_shapes
+from kmem.problem.sizing.shapes import Shape, combine_sizes, label_of, problem_at, read_shapes
 from kmem.records import Problem
 from kmem.run.directory import RunDirectory, default_run_directory
 from kmem.serialize import to_data

@@ -15,7 +15,7 @@ from pathlib import Path
 from kmem.devices import resolve_target
 from kmem.errors import OutputError
 from kmem.plugins import Registry
-from kmem.problem.load import execute_problem, load_problem
+from kmem.problem.source.load import execute_problem, load_problem
 from kmem.run.directory import RunDirectory, default_run_directory
 from kmem.whole.accounting.measured import find_cost
 from kmem.whole.beginning import Beginning

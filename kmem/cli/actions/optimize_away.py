@@ -20,7 +20,7 @@ from kmem.engines.scheduler import Work
 from kmem.errors import OutputError
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.records import Problem
 from kmem.run.directory import default_run_directory, owner_of
 

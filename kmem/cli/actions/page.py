@@ -3,15 +3,22 @@
 from functools import partial
 from pathlib import Path
 
+import click
+
 from kmem.cli.actions.doctor import check_machine
-from kmem.cli.optimize import optimize
 from kmem.plugins import Registry
 from kmem.ui.app import Parts
 from kmem.ui.pages.machine import Checked
 
 
-def page_parts(registry: Registry, database: Path, landscapes: Path) -> Parts:
-    """The parts of the page over a database and a directory of landscapes."""
+def page_parts(
+    optimize: click.Command, registry: Registry, database: Path, landscapes: Path
+) -> Parts:
+    """The parts of the page over a database and a directory of landscapes.
+
+    Args:
+        optimize: the command that begins a run, whose options the page offers.
+    """
     return Parts(database, registry, optimize, partial(_check, registry), landscapes)
 
 

@@ -9,8 +9,8 @@ from kmem.cli.options.stages import CheckOptions
 from kmem.devices import detect_device, named_target
 from kmem.errors import OutputError
 from kmem.plugins import Registry
-from kmem.problem.load import load_problem
-from kmem.problem.mode import in_mode
+from kmem.problem.features.mode import in_mode
+from kmem.problem.source.load import load_problem
 from kmem.records import Contract, Precision
 from kmem.run.setup.preview import Preview, preview_problem
 from kmem.serialize import to_json

@@ -34,7 +34,7 @@ from kmem.learning.recording.schedule import record_landscapes
 from kmem.learning.suite import SUFFIX, load_suite
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.records import Device, Problem
 from kmem.run.setup.ceilings import measured_ceilings
 

@@ -11,8 +11,8 @@ from kmem.cli.exit_codes import EXIT_NOTHING_BEAT_BASELINE
 from kmem.deploy.bucketed import carry_out_all
 from kmem.deploy.widening import Ranged, Widening
 from kmem.plugins import Registry
-from kmem.problem.load import load_problem
-from kmem.problem.shapes import read_ranges, read_shapes
+from kmem.problem.sizing.shapes import read_ranges, read_shapes
+from kmem.problem.source.load import load_problem
 from kmem.run.directory import default_run_directory
 from kmem.run.setup.settings import RunSettings
 from kmem.run.setup.shapes import runs_for_files, write_shapes

@@ -16,8 +16,8 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
 from kmem.prescribe.gate import SkillQuery
-from kmem.problem.mode import in_mode
-from kmem.problem.naming import name_operators
+from kmem.problem.features.mode import in_mode
+from kmem.problem.features.naming import name_operators
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
@@ -43,7 +43,7 @@ def profile_problem(
     problem: Path, kernel: Path | None, options: ProfileOptions, registry: Registry
 ) -> Profile:
     """Profile one forward of a kernel file, by default of the problem's own Model."""
-    from kmem.problem.load import load_problem  # loads torch
+    from kmem.problem.source.load import load_problem  # loads torch
 
     loaded = in_mode(load_problem(problem), options.mode)
     device, present = resolve_target(options.target)
@@ -136,7 +136,7 @@ def _resolve_device(name: str | None) -> Device:
 
 
 def _trace_bound(problem: Path | str, precision: str, device: Device) -> Bound | None:
-    from kmem.problem.load import load_problem  # loads torch
+    from kmem.problem.source.load import load_problem  # loads torch
 
     contract = Contract(Precision(precision))
     return trace_at_full_size(load_problem(problem), contract, device).bound

@@ -8,7 +8,7 @@ from kmem.cli.actions.try_recipe import print_graph, trace_to_try
 from kmem.devices import named_target
 from kmem.explore.recipes.cover import SiteOption, cover_graph, find_options
 from kmem.moves import moved_settings
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.recipes import Settings
 from kmem.skills import KnobMove, Skill, load_recipes
 

@@ -11,10 +11,10 @@ from kmem.errors import ProblemError
 from kmem.explore.recipes.cover import SiteOption, find_options
 from kmem.explore.recipes.writing import plan_site
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import FULL, execute_problem, load_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.sizing.workload import derive_small_workload
+from kmem.problem.source.load import FULL, execute_problem, load_problem
 from kmem.problem.traced import TracedProblem
-from kmem.problem.workload import derive_small_workload
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Contract, Device, Measurement, Problem, Status, TensorSpec
 from kmem.run.evaluation.single import Terms, judge_case, make_case
 from kmem.skills import Skill, load_recipe

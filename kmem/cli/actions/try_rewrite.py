@@ -6,7 +6,7 @@ from kmem.cli.actions.try_recipe import print_graph, print_verdict, trace_to_try
 from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.explore.recipes.rewriting import predicted_ms
-from kmem.problem.load import load_problem
+from kmem.problem.source.load import load_problem
 from kmem.rewrites import Rewrites, Rewritten
 from kmem.skills import Skill, load_rewrite
 

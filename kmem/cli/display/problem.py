@@ -1,6 +1,6 @@
 """What a run would make of a problem, as text for people."""
 
-from kmem.problem.footprint import in_units
+from kmem.problem.costs.footprint import in_units
 from kmem.run.setup.preview import Preview
 
 

@@ -12,7 +12,7 @@ import click
 from kmem.cli.options.records import option
 from kmem.records import Contract, Precision, Purity
 
-#: Mirrors kmem.problem.mode.MODES, whose package loads torch.
+#: Mirrors kmem.problem.features.mode.MODES, whose package loads torch.
 _MODES = ("train", "eval")
 
 

@@ -20,9 +20,9 @@ from kmem.codegen.regions.matching import FoundRegion, find_row_regions
 from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Load, Map, Region
 from kmem.codegen.text.definitions import write_definition
+from kmem.problem.costs.work import node_work
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.expressions import Helper, order_helpers
-from kmem.problem.work import node_work
 from kmem.recipes import Operand
 from kmem.records import Device, TensorSpec, content_hash
 

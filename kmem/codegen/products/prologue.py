@@ -20,12 +20,12 @@ from heapq import heappop, heappush
 from kmem.codegen.chains.epilogue import LOAD_OPERAND, MAX_OPERANDS, Epilogue
 from kmem.codegen.regions.pointwise import write_pointwise
 from kmem.codegen.steady import kept_operands
+from kmem.problem.costs.work import Work, node_work
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.expressions import Expression, order_helpers
 from kmem.problem.operators.row import Layout
 from kmem.problem.operators.table import lowering_of
-from kmem.problem.work import Work, node_work
 from kmem.records import DTYPE_BYTES, TensorSpec
 
 #: Integers that fp32, and half precision, hold exactly.

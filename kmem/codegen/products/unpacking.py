@@ -20,6 +20,7 @@ from math import prod
 from kmem.codegen.chains.epilogue import Epilogue
 from kmem.codegen.products.places import ZERO, Place, along, computed, reshape_places
 from kmem.codegen.products.prologue import Opening, grow_operand
+from kmem.problem.costs.work import Work
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.expressions import (
@@ -30,7 +31,6 @@ from kmem.problem.operators.expressions import (
 )
 from kmem.problem.operators.row import REQUIRED, Layout, Pointwise
 from kmem.problem.operators.table import find_operator, lowering_of
-from kmem.problem.work import Work
 from kmem.records import DTYPE_BYTES, TensorSpec
 
 #: Integers; kernels compute on all but the last in 32 bits.

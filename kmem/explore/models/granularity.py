@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kmem.interfaces import UNAIDED, Situation
-from kmem.problem.bound import node_costs_ms
+from kmem.problem.costs.bound import node_costs_ms
 from kmem.problem.operators.table import find_operator
 from kmem.records import Purity
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from kmem.errors import RecipeError, foreign_code
 from kmem.explore.recipes.cutting import Offer, cheapest_cut
 from kmem.explore.recipes.pieces import find_smaller_sites
-from kmem.problem.bound import node_costs_ms
+from kmem.problem.costs.bound import node_costs_ms
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Recipe, Settings, Site, Space, find_site
 from kmem.records import Contract, Device, Purity, SiteChoice

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kmem.explore.recipes.calibration import setting_distances
-from kmem.problem.bound import library_ms
+from kmem.problem.costs.bound import library_ms
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe, Site, find_site
 from kmem.records import MeasuredKernel, SiteChoice

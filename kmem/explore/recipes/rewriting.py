@@ -7,7 +7,7 @@ between the rewritten graphs and the one as traced.
 
 from collections.abc import Mapping, Sequence
 
-from kmem.problem.bound import node_cost_ms
+from kmem.problem.costs.bound import node_cost_ms
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.homes import find_homes
 from kmem.problem.operators.row import Pointwise

@@ -8,7 +8,7 @@ from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
 from kmem.errors import RecipeError, foreign_code
 from kmem.explore.recipes.cover import SiteOption
 from kmem.interfaces import Assignment
-from kmem.problem.bound import library_ms
+from kmem.problem.costs.bound import library_ms
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Settings

@@ -22,9 +22,9 @@ from kmem.learning.recording.sampling import Sampling, leading_settings, sample_
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.graph import graph_sizes
-from kmem.problem.load import execute_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.source.load import execute_problem
 from kmem.problem.traced import TracedProblem
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Kernel, Move, Problem, Task
 from kmem.run.setup.session import Session, open_session, versions
 

@@ -6,8 +6,8 @@ import torch
 
 from kmem.measure.examine.examination import Examination, HowToRun, Refused
 from kmem.measure.examine.places import check_places
-from kmem.measure.oracle.expected import Expected
-from kmem.measure.oracle.families import NON_FINITE
+from kmem.measure.oracle.answers.expected import Expected
+from kmem.measure.oracle.inputs.families import NON_FINITE
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.records import Status
 

@@ -12,15 +12,15 @@ import torch
 
 from kmem.host.lease import GpuLease
 from kmem.measure.examine.forgiving import compare_rows_too, forgiven_noise
-from kmem.measure.oracle.answer import Answer, Comparison, InputsChanged
+from kmem.measure.oracle.answers.answer import Answer, Comparison, InputsChanged
+from kmem.measure.oracle.answers.elements import UNLIKE_AT_MOST
+from kmem.measure.oracle.answers.expected import Expected
+from kmem.measure.oracle.answers.wrong_elements import describe_wrong
 from kmem.measure.oracle.correctness import Difference, allowances, error_over_allowance, is_within
-from kmem.measure.oracle.elements import UNLIKE_AT_MOST
-from kmem.measure.oracle.expected import Expected
-from kmem.measure.oracle.families import NON_FINITE
+from kmem.measure.oracle.inputs.families import NON_FINITE
 from kmem.measure.oracle.lost import find_lost
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.spots import TimedResult
-from kmem.measure.oracle.wrong_elements import describe_wrong
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.pool.process import WorkerProcess

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from kmem.measure.oracle.answer import Comparison
+from kmem.measure.oracle.answers.answer import Comparison
+from kmem.measure.oracle.answers.expected import Expected
 from kmem.measure.oracle.correctness import Difference, cap_noise
-from kmem.measure.oracle.expected import Expected
 from kmem.measure.oracle.reference import Reference
 
 
@@ -15,7 +15,7 @@ def compare_rows_too(
 ) -> Comparison:
     """Outputs beside the expected; rows that alone fail are weighed by what they cancelled from.
 
-    A row that cancels is as far off in eager, by luck more or less (oracle/origins.py).
+    A row that cancels is as far off in eager, by luck more or less (oracle/answers/origins.py).
 
     Raises InputsChanged: as `Expected.compare`.
     """

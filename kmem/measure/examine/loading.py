@@ -6,7 +6,7 @@ from pathlib import Path
 from kmem.codegen.module.constants import source_at
 from kmem.errors import ExecutorError
 from kmem.measure.examine.examination import Examination
-from kmem.measure.oracle.expected import KEPT_BYTES
+from kmem.measure.oracle.answers.expected import KEPT_BYTES
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.worker.commands import Unload
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kmem.measure.examine.examination import Refused
-from kmem.measure.oracle.answer import Answer
+from kmem.measure.oracle.answers.answer import Answer
 from kmem.measure.worker.overlap import overlaps_itself
 from kmem.records import Status
 

@@ -15,7 +15,7 @@ import torch
 
 from kmem.host.own_operators import own_body
 from kmem.measure.examine.examination import Examination, HowToRun, Refused
-from kmem.measure.oracle.answer import InputsChanged
+from kmem.measure.oracle.answers.answer import InputsChanged
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.process import WorkerFailure
 from kmem.measure.worker.commands import Kernels, Operators

@@ -8,14 +8,14 @@ import torch
 
 from kmem.measure.examine.cases import check_run
 from kmem.measure.examine.examination import Examination, HowToRun, Refused, check_description
-from kmem.measure.oracle.answer import Answer
+from kmem.measure.oracle.answers.answer import Answer
+from kmem.measure.oracle.answers.expected import Expected
 from kmem.measure.oracle.correctness import (
     allowances,
     error_over_allowance,
     is_within,
     measure_error,
 )
-from kmem.measure.oracle.expected import Expected
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.pool.process import WorkerFailure

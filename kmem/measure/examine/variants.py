@@ -7,11 +7,11 @@ import torch
 
 from kmem.measure.examine.cases import check_run
 from kmem.measure.examine.examination import Examination, Refused
-from kmem.measure.oracle.answer import Answer
-from kmem.measure.oracle.expected import KEPT_BYTES, Expected
-from kmem.measure.oracle.forward import tensor_bytes
-from kmem.measure.oracle.traits import InputTraits
-from kmem.measure.oracle.variants import ALONE, other_layouts, other_scalars, other_sizes
+from kmem.measure.oracle.answers.answer import Answer
+from kmem.measure.oracle.answers.expected import KEPT_BYTES, Expected
+from kmem.measure.oracle.inputs.traits import InputTraits
+from kmem.measure.oracle.inputs.variants import ALONE, other_layouts, other_scalars, other_sizes
+from kmem.measure.oracle.running.forward import tensor_bytes
 from kmem.measure.pool.arguments import Layout, SharedArguments
 from kmem.measure.pool.process import WorkerFailure
 from kmem.records import Status

@@ -17,10 +17,10 @@ from collections.abc import Callable
 import torch
 
 from kmem.errors import ProblemError, first_line
-from kmem.measure.oracle.families import families_for
-from kmem.measure.oracle.forward import UNDEFINED, tensor_bytes
+from kmem.measure.oracle.inputs.families import families_for
+from kmem.measure.oracle.inputs.variants import other_sizes
 from kmem.measure.oracle.reference import Reference
-from kmem.measure.oracle.variants import other_sizes
+from kmem.measure.oracle.running.forward import UNDEFINED, tensor_bytes
 from kmem.problem.graph import OpGraph
 from kmem.problem.operators.table import find_operator
 

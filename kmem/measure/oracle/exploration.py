@@ -9,13 +9,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kmem.measure.oracle.answer import Answer
-from kmem.measure.oracle.elements import is_elementwise_at
-from kmem.measure.oracle.forward import UNDEFINED, layouts_of, tensor_bytes
-from kmem.measure.oracle.inputs import ReferenceInputs
-from kmem.measure.oracle.module import ReferenceModule
-from kmem.measure.oracle.randomness import are_random, has_drawn
-from kmem.measure.oracle.slices import PIECES, Sameness, Slicing, compare_pieces, find_slicing
+from kmem.measure.oracle.answers.answer import Answer
+from kmem.measure.oracle.answers.elements import is_elementwise_at
+from kmem.measure.oracle.inputs.filled import ReferenceInputs
+from kmem.measure.oracle.running.forward import UNDEFINED, layouts_of, tensor_bytes
+from kmem.measure.oracle.running.module import ReferenceModule
+from kmem.measure.oracle.running.randomness import are_random, has_drawn
+from kmem.measure.oracle.running.slices import (
+    PIECES,
+    Sameness,
+    Slicing,
+    compare_pieces,
+    find_slicing,
+)
 
 #: Pieces of very large inputs and outputs that are small beside the whole; where device memory is
 #: short they become finer (expected.py).

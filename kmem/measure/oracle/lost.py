@@ -16,10 +16,10 @@ import torch
 from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kmem.measure.oracle.elements import input_magnitude
-from kmem.measure.oracle.expected import Expected, WholeExpected
-from kmem.measure.oracle.forward import UNDEFINED, round_once
+from kmem.measure.oracle.answers.elements import input_magnitude
+from kmem.measure.oracle.answers.expected import Expected, WholeExpected
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.running.forward import UNDEFINED, round_once
 
 #: An element is lost if it errs by more than this share of itself, and by so many times more than
 #: eager does there and for half of the results of about its size.

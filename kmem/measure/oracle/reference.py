@@ -18,17 +18,17 @@ import torch
 
 from kmem.errors import ProblemError, first_line
 from kmem.host.project_modules import imported_directories
-from kmem.measure.oracle.answer import Answer
+from kmem.measure.oracle.answers.answer import Answer
+from kmem.measure.oracle.answers.expected import KEPT_BYTES, Expected, SlicedExpected, WholeExpected
+from kmem.measure.oracle.answers.origins import FindOrigins, find_origins
+from kmem.measure.oracle.answers.whole import run_drawn, run_whole
 from kmem.measure.oracle.correctness import Difference
-from kmem.measure.oracle.expected import KEPT_BYTES, Expected, SlicedExpected, WholeExpected
 from kmem.measure.oracle.exploration import ModuleKind, explore_module
-from kmem.measure.oracle.families import INTEGER_FAMILIES, families_for
-from kmem.measure.oracle.forward import UNDEFINED, layouts_of, room_for, round_once
-from kmem.measure.oracle.inputs import ReferenceInputs, find_whole_bytes
-from kmem.measure.oracle.module import ReferenceModule
-from kmem.measure.oracle.origins import FindOrigins, find_origins
-from kmem.measure.oracle.parameters import vary_state
-from kmem.measure.oracle.whole import run_drawn, run_whole
+from kmem.measure.oracle.inputs.families import INTEGER_FAMILIES, families_for
+from kmem.measure.oracle.inputs.filled import ReferenceInputs, find_whole_bytes
+from kmem.measure.oracle.running.forward import UNDEFINED, layouts_of, room_for, round_once
+from kmem.measure.oracle.running.module import ReferenceModule
+from kmem.measure.oracle.running.parameters import vary_state
 from kmem.measure.pool.arguments import Layout, SharedArguments
 from kmem.measure.worker.commands import Load
 from kmem.measure.worker.tensors import Placement

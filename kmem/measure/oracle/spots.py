@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kmem.measure.oracle.answer import Answer
+from kmem.measure.oracle.answers.answer import Answer
 from kmem.measure.oracle.correctness import measure_error
 from kmem.measure.oracle.reference import Reference
 

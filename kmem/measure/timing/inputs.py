@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
-from kmem.measure.oracle.forward import tensor_bytes
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.running.forward import tensor_bytes
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.process import WorkerProcess
 

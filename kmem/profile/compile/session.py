@@ -22,7 +22,7 @@ import torch
 from kmem.errors import ProblemError
 from kmem.host.checked_text import import_text
 from kmem.host.imitated_device import ImitatedDevice, imitate_cuda
-from kmem.problem.load import build_inputs, execute_problem
+from kmem.problem.source.load import build_inputs, execute_problem
 from kmem.profile.build import build_model
 from kmem.profile.compile.recorder import Recorder, VendorOperators, record_launches
 from kmem.profile.compile.target_driver import compute_capability, use_compile_only_driver

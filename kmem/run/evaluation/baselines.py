@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kmem.measure.timing.baseline import SLOW_BASELINE
 from kmem.memory.store import Memory
-from kmem.problem.load import FULL
+from kmem.problem.source.load import FULL
 from kmem.problem.traced import TracedProblem
 from kmem.records import BASELINES, Baseline, Budget, Contract, Device, Problem, fastest_baseline
 from kmem.run.evaluation.evaluator import Evaluator

@@ -21,11 +21,11 @@ from kmem.measure.settings import JudgeSettings
 from kmem.memory.location import default_db_path
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
-from kmem.problem.constructor import constructor_signature
-from kmem.problem.load import check_forward, execute_problem, load_problem
-from kmem.problem.mode import in_mode
+from kmem.problem.features.mode import in_mode
+from kmem.problem.sizing.workload import derive_small_workload
+from kmem.problem.source.constructor import constructor_signature
+from kmem.problem.source.load import check_forward, execute_problem, load_problem
 from kmem.problem.traced import TracedProblem, trace_at_full_size
-from kmem.problem.workload import derive_small_workload
 from kmem.records import (
     BASELINES,
     Baseline,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from kmem.explore.recipes.cover import matching_sites
 from kmem.plugins import Registry
-from kmem.problem.footprint import least_bytes
+from kmem.problem.costs.footprint import least_bytes
+from kmem.problem.features.naming import name_operators
 from kmem.problem.graph import OpGraph
-from kmem.problem.naming import name_operators
 from kmem.problem.operators.table import find_operator
 from kmem.records import Bound, Contract, Device, Problem
 from kmem.run.setup.tracing import trace_for_run

@@ -16,8 +16,8 @@ from kmem.memory.ledger.experience import recall_measured
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
+from kmem.problem.features.naming import name_operators
 from kmem.problem.graph import graph_sizes
-from kmem.problem.naming import name_operators
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe
 from kmem.records import Bound, Contract, Device, Kernel, MeasuredKernel, Problem

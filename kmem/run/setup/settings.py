@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kmem.devices import resolve_target
 from kmem.interfaces import GIVEN
-from kmem.problem.load import load_problem
-from kmem.problem.mode import in_mode
+from kmem.problem.features.mode import in_mode
+from kmem.problem.source.load import load_problem
 from kmem.records import Budget, Contract, Kernel, ModelChoice, Run, Strategy, UserTest
 from kmem.run.directory import default_run_directory
 

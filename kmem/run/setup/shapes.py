@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kmem.errors import OutputError
-from kmem.problem.shapes import Shape, label_of, problem_at
+from kmem.problem.sizing.shapes import Shape, label_of, problem_at
 from kmem.records import Problem, Run
 from kmem.run.setup.settings import RunSettings, new_run
 

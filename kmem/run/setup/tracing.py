@@ -1,13 +1,13 @@
 """A problem traced for a run: at the file's sizes and at small ones, and what to know of it."""
 
 from kmem.errors import ProblemError
-from kmem.problem.bound import graph_bound
-from kmem.problem.footprint import check_footprint
-from kmem.problem.load import FULL, check_forward, execute_problem
-from kmem.problem.mode import describe_mode
-from kmem.problem.trace import trace_problem
+from kmem.problem.costs.bound import graph_bound
+from kmem.problem.costs.footprint import check_footprint
+from kmem.problem.features.mode import describe_mode
+from kmem.problem.sizing.workload import derive_small_workload
+from kmem.problem.source.load import FULL, check_forward, execute_problem
 from kmem.problem.traced import TracedProblem
-from kmem.problem.workload import derive_small_workload
+from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Contract, Device, Problem
 
 

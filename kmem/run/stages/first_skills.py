@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kmem.memory.store import Memory
 from kmem.prescribe.rank import MAX_PRESCRIPTIONS
-from kmem.problem.bound import node_costs_ms
+from kmem.problem.costs.bound import node_costs_ms
 from kmem.records import Bottleneck, Diagnosis, Prescription, Recalled, Run, Signature
 from kmem.run.setup.session import Session
 from kmem.run.stages.consulting import describe_record, prescribe

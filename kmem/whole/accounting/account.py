@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from kmem.problem.bound import part_bound
 from kmem.problem.breakdown import Breakdown, TimePart
+from kmem.problem.costs.bound import part_bound
 from kmem.problem.graph import Node
 from kmem.records import Contract, Device
 from kmem.whole.cutting.pieces import Cost, PieceGroup, operator_name

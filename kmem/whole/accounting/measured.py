@@ -16,8 +16,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from kmem.errors import ExecutorError
-from kmem.problem.evaluate import evaluate_node
 from kmem.problem.graph import OpGraph
+from kmem.problem.tracing.evaluate import evaluate_node
 from kmem.records import Contract, Device, Precision
 from kmem.whole.cutting.pieces import Cost, estimate_cost
 from kmem.whole.cutting.values import given_values

@@ -21,11 +21,11 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import FloorDiv
 
 from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.problem.evaluate import evaluate_node
-from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import Arg, Node, OpGraph, Placeholder, Ref
 from kmem.problem.operators.row import Convolution
 from kmem.problem.operators.table import find_operator
+from kmem.problem.tracing.evaluate import evaluate_node
+from kmem.problem.tracing.fake import quiet_fake_tensors
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kmem.problem.bound import graph_bound, node_cost_ms, part_bound
+from kmem.problem.costs.bound import graph_bound, node_cost_ms, part_bound
 from kmem.problem.graph import Node, OpGraph
 from kmem.records import Contract, Device
 from kmem.whole.cutting.cut import Piece, cut

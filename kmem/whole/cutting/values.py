@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch.utils import _pytree as pytree
 
-from kmem.problem.evaluate import evaluate_node
+from kmem.problem.costs.work import node_work
 from kmem.problem.graph import OpGraph, Placeholder
-from kmem.problem.work import node_work
+from kmem.problem.tracing.evaluate import evaluate_node
 from kmem.records import Precision, TensorSpec
 from kmem.whole.graphs.capture import Captured, build_real
 from kmem.whole.graphs.source import Built, ModelSource

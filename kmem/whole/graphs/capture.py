@@ -4,9 +4,9 @@ A model that torch.export takes whole is one segment. Where it does not (data-de
 or sizes), the model is cut at module borders: each submodule that can be exported at the shapes
 that it is called with is a segment, and what lies between runs as it is written.
 
-Covered beyond problem/trace.py: dictionaries, keyword arguments, nested inputs and outputs, tied
-weights, tensors kept in attributes, constructors that cast, operators that work in place on what
-the graph itself made.
+Covered beyond problem/tracing/trace.py: dictionaries, keyword arguments, nested inputs and outputs,
+tied weights, tensors kept in attributes, constructors that cast, operators that work in place on
+what the graph itself made.
 """
 
 import logging
@@ -21,14 +21,14 @@ from torch.utils import _pytree as pytree
 
 from kmem.errors import ProblemError
 from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.problem.fake import (
+from kmem.problem.graph import OpGraph
+from kmem.problem.tracing.fake import (
     cast_fake_module,
     cast_floating,
     casting_constructors,
     quiet_fake_tensors,
 )
-from kmem.problem.graph import OpGraph
-from kmem.problem.trace import Untraceable, export_reason, read_flat_program
+from kmem.problem.tracing.trace import Untraceable, export_reason, read_flat_program
 from kmem.records import Precision
 from kmem.whole.graphs.observe import Call, observe_calls
 from kmem.whole.graphs.source import Built, ModelSource

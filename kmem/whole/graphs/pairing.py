@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
-from kmem.problem.trace import tensor_spec
+from kmem.problem.tracing.fake import quiet_fake_tensors
+from kmem.problem.tracing.trace import tensor_spec
 from kmem.records import TensorSpec
 
 _EINSUM = "aten.einsum.default"

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from kmem.errors import ProblemError, first_line
-from kmem.problem.load import construct_model, execute_problem, load_problem
+from kmem.problem.source.load import construct_model, execute_problem, load_problem
 from kmem.records import Problem
 
 #: What people call a dtype, and what torch does.

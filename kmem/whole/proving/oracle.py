@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from kmem.measure.oracle.forward import widen
-from kmem.measure.oracle.widening import Widening
-from kmem.problem.evaluate import evaluate_graph
+from kmem.measure.oracle.running.forward import widen
+from kmem.measure.oracle.running.widening import Widening
 from kmem.problem.graph import Node, Placeholder
+from kmem.problem.tracing.evaluate import evaluate_graph
 from kmem.whole.cutting.values import given_values, state_of
 from kmem.whole.graphs.capture import Captured
 from kmem.whole.graphs.drawing import drawn_again, is_random, numbers_of

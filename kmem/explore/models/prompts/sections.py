@@ -11,7 +11,7 @@ from kmem.explore.models.prompts.excerpts import kernel_excerpt
 from kmem.explore.models.prompts.message import LAST_STABLE, Section, Worth
 from kmem.explore.models.prompts.rendering import describe_result, fenced
 from kmem.interfaces import Situation
-from kmem.problem.bound import node_costs_ms
+from kmem.problem.costs.bound import node_costs_ms
 from kmem.problem.graph import Arg, Literal, Node, Ref
 from kmem.records import Attempt, Bound, Claim, Kernel, Prescription, TensorSpec
 from kmem.skills import Skill

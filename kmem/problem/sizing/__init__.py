@@ -1,0 +1,7 @@
+"""Sizes other than the file's: those that are asked for, and small ones for the interpreter.
+
+- shapes.py: a range of shapes, and the problem at each of them.
+- shrinking.py: ways to make the numbers of a problem smaller.
+- workload.py: sizes at which a problem is small enough for the interpreter.
+- between.py: workloads of which some sizes are those of the file.
+"""

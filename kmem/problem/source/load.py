@@ -1,0 +1,283 @@
+"""Read a problem file, hold it to the contract, and build its module and inputs at a workload.
+
+The contract is KernelBench's: `Model(*get_init_inputs())` applied to `get_inputs()`;
+`get_init_inputs` may be absent. A problem may offer `get_small_inputs()` for machines without a
+GPU. The file's author is the user, so the file is executed in this process. Every fault of the file
+is a ProblemError of one line. workload.py derives the small workload, trace.py the graph.
+"""
+
+import ast
+import sys
+import types
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils._pytree import tree_leaves
+
+from kmem.errors import DeviceMemoryError, ProblemError, first_line
+from kmem.host.deadline import DeadlinePassed, deadline
+from kmem.host.project_modules import project_directories, use_project
+from kmem.host.syntax import parse_python
+from kmem.problem.source.reach import assigned_constants
+from kmem.problem.source.substitution import compiled, keep_parts
+from kmem.problem.tracing.fake import (
+    cast_fake_module,
+    cast_floating,
+    casting_constructors,
+    quiet_fake_tensors,
+)
+from kmem.records import Precision, Problem, Workload
+
+FULL = Workload("full")
+
+#: For one forward on fake tensors, which compute nothing: the largest models take seconds.
+FORWARD_DEADLINE_S = 60.0
+
+
+def load_problem(path: str | Path) -> Problem:
+    """Read and check a problem file without executing it.
+
+    A directory stands for the `problem.py` in it.
+
+    Raises ProblemError: if there is no such file, it does not parse, or it lacks `Model` or
+        `get_inputs`.
+    """
+    place = Path(path)
+    if place.is_dir():
+        place = place / "problem.py"
+    if not place.is_file():
+        raise ProblemError(
+            f"No problem file at {place}; give the path of a Python file with Model and get_inputs"
+        )
+    try:
+        source = place.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as ex:
+        raise ProblemError(
+            f"Cannot read {place}: {first_line(ex)}; give a readable UTF-8 file"
+        ) from ex
+    try:
+        tree = parse_python(source, filename=str(place))
+    except (SyntaxError, ValueError) as ex:
+        where = f"line {ex.lineno}: {ex.msg}" if isinstance(ex, SyntaxError) else str(ex)
+        raise ProblemError(f"{place} is not valid Python, {where}; mend it and run again") from ex
+    defined = _top_level_names(tree)
+    for name, what in (
+        ("Model", "a torch.nn.Module"),
+        ("get_inputs", "a function that returns the list of forward's inputs"),
+    ):
+        if name not in defined:
+            raise ProblemError(
+                f"{place} defines no {name}; the KernelBench contract wants {name}, {what}"
+            )
+    absolute = place.resolve()
+    directory = absolute.parent.name if place.name == "problem.py" else ""
+    return Problem(directory or place.stem, str(absolute), source)
+
+
+def _top_level_names(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            names.add(statement.name)
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in statement.names)
+        else:
+            names.update(name for name, _ in assigned_constants(statement))
+    return names
+
+
+def execute_problem(problem: Problem, workload: Workload = FULL) -> types.ModuleType:
+    """Run the file's top level, with the workload's sizes put in place of the file's own.
+
+    Raises ProblemError: if the top level raises.
+    """
+    module = types.ModuleType(f"kmem_problem_{problem.hash[:12]}_{workload.name}")
+    module.__file__ = problem.path
+    use_project(project_directories(problem.path))
+    sizes = dict(workload.constants)
+    try:
+        with redirect_stdout(sys.stderr):  # stdout carries kmem's data alone
+            for code in compiled(problem, sizes):
+                exec(code, module.__dict__)
+    except ModuleNotFoundError as ex:
+        raise ProblemError(
+            f"{problem.path} needs the module {ex.name}, which is neither installed here nor lies "
+            "beside the file or at the root of its project; install it, or put it there"
+        ) from ex
+    except (Exception, SystemExit) as ex:
+        if _is_relative_import(ex):
+            raise ProblemError(
+                f"{problem.path} imports relatively ({ex}), but a problem is run by itself; write "
+                "`from package.module import ...`, counted from the root of its project"
+            ) from ex
+        raise ProblemError(
+            f"{problem.path} fails when it is run: {first_line(ex)}; mend it and run again"
+        ) from ex
+    if workload.small_inputs:
+        module.get_inputs = module.get_small_inputs
+    elif any(name.startswith("inputs[") for name in sizes):
+        module.get_inputs = keep_parts(module.get_inputs, sizes)
+    return module
+
+
+def _is_relative_import(ex: BaseException) -> bool:
+    return isinstance(ex, ImportError) and "relative import" in str(ex)
+
+
+def build_model(
+    module: types.ModuleType, device: torch.device | str, precision: Precision = Precision.MATCH
+) -> torch.nn.Module:
+    """`Model(*get_init_inputs())` on a device, in the mode in which its constructor leaves it.
+
+    With BF16 the module is cast to bfloat16.
+
+    Raises ProblemError: if `get_init_inputs` or the constructor raises, or Model is no module.
+    DeviceMemoryError: if it does not fit.
+    """
+    model = construct_model(module, device)
+    model = _call(module, "Model", lambda: model.to(device))
+    return model.to(torch.bfloat16) if precision is Precision.BF16 else model
+
+
+def construct_model(module: types.ModuleType, device: torch.device | str) -> torch.nn.Module:
+    init_inputs: list[object] = []
+    if hasattr(module, "get_init_inputs"):
+        init_inputs = _call(module, "get_init_inputs", lambda: list(module.get_init_inputs()))
+
+    def construct() -> torch.nn.Module:
+        with torch.device(device):
+            return module.Model(*init_inputs)
+
+    model = _call(module, f"Model({', '.join(map(_shorten, init_inputs))})", construct)
+    if not isinstance(model, torch.nn.Module):
+        raise ProblemError(
+            f"{module.__file__}: Model makes a {type(model).__name__}; "
+            "the contract wants a torch.nn.Module"
+        )
+    return model
+
+
+def build_inputs(
+    module: types.ModuleType, device: torch.device | str, precision: Precision = Precision.MATCH
+) -> list[object]:
+    """`get_inputs()` made directly on a device, with BF16 floating tensors cast to bfloat16.
+
+    Raises ProblemError: if it raises or returns nothing. DeviceMemoryError: if they do not fit.
+    """
+
+    def make() -> object:
+        with torch.device(device):
+            return module.get_inputs()
+
+    inputs = _call(module, "get_inputs()", make)
+    if not isinstance(inputs, list | tuple) or not inputs:
+        raise ProblemError(
+            f"{module.__file__}: get_inputs() returned {inputs!r:.60}; "
+            "it must return the list of forward's inputs"
+        )
+    moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs]
+    if precision is Precision.BF16:
+        moved = [cast_floating(value, torch.bfloat16) for value in moved]
+    return moved
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardSizes:
+    """Elements of all that a forward returns, and of its module's parameters and buffers."""
+
+    outputs: int
+    parameters: int
+
+
+def check_forward(
+    module: types.ModuleType, precision: Precision = Precision.MATCH
+) -> ForwardSizes | None:
+    """Run one forward on fake tensors: nothing is computed, no memory is taken.
+
+    Covered: shapes, dtypes, devices and numbers of arguments that do not fit. Not covered: what
+    depends on values; such a forward passes.
+
+    Returns: How large it is; None if that depends on values.
+
+    Raises ProblemError: if `get_inputs`, the constructor or the forward raises, with its own error
+        in one line, or does not end, or no tensor is returned.
+    """
+    try:
+        with (
+            deadline(FORWARD_DEADLINE_S),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            torch.no_grad(),
+            casting_constructors(),
+            quiet_fake_tensors(),
+        ):
+            inputs = build_inputs(module, "cpu", precision)
+            model = construct_model(module, "cpu")
+            if precision is Precision.BF16:
+                model = cast_fake_module(model, torch.bfloat16)
+            outputs = _call(module, "forward", lambda: model(*inputs))
+    except ProblemError as ex:
+        if not isinstance(ex.__cause__, DataDependentOutputException | DynamicOutputShapeException):
+            raise
+        return None
+    except DeadlinePassed as ex:
+        raise ProblemError(
+            f"{module.__file__}: get_inputs, Model and forward have not ended after "
+            f"{FORWARD_DEADLINE_S:g} s on tensors without data; look for a loop that never ends"
+        ) from ex
+    leaves = tree_leaves(outputs)
+    if all(isinstance(leaf, int | float | str | None) for leaf in leaves):
+        raise ProblemError(
+            f"{module.__file__}: forward returned {_shorten(outputs)}; "
+            "it must return a tensor, or several"
+        )
+    returned = sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return ForwardSizes(returned, _count_elements(model))
+
+
+def count_parameters(module: types.ModuleType) -> int:
+    """Elements of the parameters and buffers of `Model`, which is built on fake tensors.
+
+    Raises ProblemError: if that fails.
+    """
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake, casting_constructors(), quiet_fake_tensors():
+        return _count_elements(construct_model(module, "cpu"))
+
+
+def _count_elements(model: torch.nn.Module) -> int:
+    held = {id(value): value for value in (*model.parameters(), *model.buffers())}
+    return sum(value.numel() for value in held.values())
+
+
+def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -> object:
+    """Call the user's code; whatever it raises becomes one line that names the file and the call.
+
+    An exit is among what it may raise.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            return function()
+    except torch.OutOfMemoryError as ex:
+        raise DeviceMemoryError(
+            f"{module.__file__}: {what} does not fit the device's memory; "
+            "make its size constants smaller"
+        ) from ex
+    except (Exception, SystemExit) as ex:
+        reason = first_line(ex)
+        remedy = "it must run in PyTorch as it is"
+        if "cuda" in reason.lower():
+            remedy = "name no device in the file: kmem puts the module and its inputs on the GPU"
+        raise ProblemError(f"{module.__file__}: {what} raised {reason}; {remedy}") from ex
+
+
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,7 @@
+"""From a forward to its graph of operators, on tensors that have no memory.
+
+- fake_recurrences.py: recurrent operators on fake tensors, by one step of theirs.
+- fake.py: tensors without memory, on which problems are checked and traced.
+- trace.py: from a forward to its graph.
+- evaluate.py: what a graph computes, node by node.
+"""

@@ -1,0 +1,293 @@
+"""Trace a forward to an `OpGraph` on fake tensors: nothing is computed, no memory is taken.
+
+torch.export is used before decomposition, so that composite operators (softmax, layer_norm, conv2d,
+linear) stay whole and can be matched. What torch.export refuses (data-dependent control flow,
+exotic inputs) becomes an opaque graph with the reason, never an error.
+
+Covered: modules whose inputs are tensors and plain scalars and which return a tensor or a flat list
+or tuple of tensors, in train and eval mode; small tensor constants made in forward from values;
+operators of torch, and of plugins that have a row in the table of operators. Not covered (opaque):
+nested inputs, dict outputs, larger constants, tensors that are neither parameters nor buffers (a
+hidden state kept in an attribute), other operators.
+"""
+
+import logging
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import ModuleType
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.export.graph_signature import InputKind, InputSpec
+
+from kmem.host.deadline import DeadlinePassed, deadline
+from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
+from kmem.problem.operators.table import find_operator
+from kmem.problem.tracing.fake import (
+    cast_fake_module,
+    cast_floating,
+    casting_constructors,
+    quiet_fake_tensors,
+)
+from kmem.records import Precision, TensorSpec
+
+logger = logging.getLogger(__name__)
+
+#: Constants up to this many elements are written into the emitted file; a larger one makes the
+#: graph opaque.
+MAX_CONSTANT_ELEMENTS = 64
+
+#: For tracing a module in both modes.
+TRACE_DEADLINE_S = 300.0
+
+
+class Untraceable(Exception):
+    """Carries the reason a forward is treated as one opaque call."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
+    """Shape, dtype and strides of a tensor, fake ones included."""
+    return TensorSpec(
+        tuple(int(size) for size in tensor.shape),
+        dtype_name(tensor.dtype),
+        tuple(int(step) for step in tensor.stride()),
+    )
+
+
+def trace_problem(
+    module: ModuleType, precision: Precision = Precision.MATCH, *, both_modes: bool = True
+) -> OpGraph:
+    """Trace an executed problem file (see load.execute_problem).
+
+    Args:
+        module: the namespace with `Model`, `get_inputs` and perhaps `get_init_inputs`.
+        precision: BF16 casts the module and its floating inputs to bfloat16 first, as the judge
+            does.
+        both_modes: trace in train and in eval mode, and find out whether the mode matters; else the
+            mode counts as if it did, in half the time.
+    """
+    try:
+        with deadline(TRACE_DEADLINE_S):
+            graph = _trace(module, precision, training=None)
+            if not both_modes:
+                return replace(graph, mode_matters=True)
+            other = _trace(module, precision, training=not graph.training)
+    except DeadlinePassed:
+        reason = f"torch.export has not ended after {TRACE_DEADLINE_S:g} s"
+        return OpGraph((), (), (), False, training=True, mode_matters=True, opaque_reason=reason)
+    except Untraceable as ex:
+        return OpGraph((), (), (), False, training=True, mode_matters=True, opaque_reason=str(ex))
+    return replace(graph, mode_matters=other.hash != graph.hash)
+
+
+def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -> OpGraph:
+    with quiet_fake_tensors():
+        # Exporting runs the author's module, which may raise anything at all; whatever it raises is
+        # the reason in the report.
+        try:
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            with mode, torch.device("cpu"):
+                inputs = list(module.get_inputs())
+            model = _make_model(module, mode)
+            for value in inputs:
+                if not isinstance(value, torch.Tensor | int | float | str | None):
+                    raise Untraceable(f"an input of type {type(value).__name__}")
+            if precision is Precision.BF16:
+                model = cast_fake_module(model, torch.bfloat16)
+                inputs = [cast_floating(value, torch.bfloat16) for value in inputs]
+            if training is not None:
+                model.train(training)
+            with torch.no_grad():
+                program = torch.export.export(model, tuple(inputs), strict=False)
+        except Untraceable:
+            raise
+        except Exception as ex:  # noqa: BLE001 - see above
+            raise Untraceable(export_reason(ex)) from ex
+    return _read_program(program, model.training)
+
+
+#: Texts of torch.export (non-strict, torch 2.11 to 2.13) -> what they mean for the author of a
+#: module.
+_EXPORT_TEXTS = {
+    # detect_fake_mode, torch/_guards.py
+    "doesn't match mode": "forward uses a tensor that is neither input, parameter nor buffer",
+    # torch/_export/non_strict_utils.py
+    "was assigned during export": "forward keeps a tensor in an attribute",
+}
+
+
+def export_reason(error: Exception) -> str:
+    """One line that says why a forward cannot be traced."""
+    text = str(error)
+    for fragment, meaning in _EXPORT_TEXTS.items():
+        if fragment in text:
+            return meaning
+    first = text.splitlines()[0] if text else ""
+    return f"torch.export refused it: {type(error).__name__}: {first}"
+
+
+def _make_model(module: ModuleType, mode: FakeTensorMode) -> torch.nn.Module:
+    """The model on fake tensors; on real ones where its constructor reads a tensor's value."""
+    try:
+        with mode, torch.device("cpu"), casting_constructors():
+            return module.Model(*_init_inputs(module))
+    except DataDependentOutputException:
+        logger.info(
+            "%s: Model reads tensor values in its constructor; "
+            "it is built with real memory to be traced",
+            module.__file__,
+        )
+        with torch.device("cpu"):
+            return module.Model(*_init_inputs(module))
+
+
+def _init_inputs(module: ModuleType) -> list[object]:
+    return list(module.get_init_inputs()) if hasattr(module, "get_init_inputs") else []
+
+
+_KINDS = {
+    InputKind.PARAMETER: "parameter",
+    InputKind.BUFFER: "buffer",
+    InputKind.USER_INPUT: "input",
+    InputKind.CONSTANT_TENSOR: "constant",
+}
+
+
+#: What export writes around torch.tensor(...) in forward; the value is the constant's own.
+_CONSTANT_COPIES = ("aten.lift_fresh_copy.default", "aten.detach_.default", "aten.detach.default")
+
+
+def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGraph:
+    spec = program.call_spec.out_spec
+    if spec.num_nodes != spec.num_leaves + 1 and not spec.is_leaf():
+        raise Untraceable("it returns a nested structure")
+    if not spec.is_leaf() and spec.type not in (tuple, list):
+        raise Untraceable(f"it returns a {spec.type.__name__}")
+    graph = read_flat_program(program, training)
+    leaves = len(program.graph_signature.user_outputs)
+    if len(graph.outputs) != leaves:
+        raise Untraceable("it returns something that is not a tensor")
+    return graph
+
+
+def read_flat_program(program: torch.export.ExportedProgram, training: bool) -> OpGraph:
+    """The graph of an exported program, its inputs and outputs flattened.
+
+    Outputs that are no tensors are left out.
+
+    Raises Untraceable: with the reason, for what an OpGraph cannot say.
+    """
+    spec = program.call_spec.out_spec
+    placeholders = []
+    nodes = []
+    outputs = ()
+    constants: dict[str, str] = {}  # nodes that only copy a constant -> its placeholder
+    signature = {entry.arg.name: entry for entry in program.graph_signature.input_specs}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            placeholder = _read_placeholder(program, node, signature[node.name])
+            placeholders.append(placeholder)
+            if placeholder.kind == "constant":
+                constants[node.name] = node.name
+        elif node.op == "call_function":
+            target = _target(node.target)
+            if target in _CONSTANT_COPIES and node.args[0].name in constants:
+                constants[node.name] = constants[node.args[0].name]
+            else:
+                nodes.append(_read_call(node, target, constants))
+        elif node.op == "output":
+            leaves = [leaf for leaf in node.args[0] if isinstance(leaf, torch.fx.Node)]
+            outputs = tuple(constants.get(leaf.name, leaf.name) for leaf in leaves)
+        else:
+            raise Untraceable(f"a {node.op} node")
+    return OpGraph(
+        tuple(placeholders), tuple(nodes), outputs, not spec.is_leaf(), training, mode_matters=False
+    )
+
+
+def _read_placeholder(
+    program: torch.export.ExportedProgram, node: torch.fx.Node, entry: InputSpec
+) -> Placeholder:
+    if entry.kind not in _KINDS:
+        raise Untraceable(f"an input of kind {entry.kind.name}")
+    kind = _KINDS[entry.kind]
+    value = node.meta["val"]
+    if kind == "constant":
+        number = _constant_value(program, entry.target)
+        return Placeholder(node.name, kind, "", tensor_spec(value), number)
+    if isinstance(value, torch.Tensor):
+        return Placeholder(node.name, kind, entry.target or "", tensor_spec(value))
+    if value is None or isinstance(value, int | float | str):
+        return Placeholder(node.name, "input", "", None, value)
+    raise Untraceable(f"an input of type {type(value).__name__}")
+
+
+def _read_call(node: torch.fx.Node, target: str, constants: Mapping[str, str]) -> Node:
+    kwargs = {key: _argument(value, constants) for key, value in node.kwargs.items()}
+    args = _arguments(node.args, constants)
+    callers = node.meta.get("nn_module_stack") or {"": ("",)}
+    path = str(next(reversed(callers.values()))[0])  # of the innermost
+    return Node(node.name, target, args, kwargs, _output(node.meta.get("val")), path)
+
+
+def _constant_value(
+    program: torch.export.ExportedProgram, name: str
+) -> int | float | bool | tuple[object, ...]:
+    """A small constant as a number or nested tuples of numbers."""
+    tensor = program.constants[name]
+    if isinstance(tensor, FakeTensor) or tensor.numel() > MAX_CONSTANT_ELEMENTS:
+        raise Untraceable(
+            f"forward uses a tensor of {tensor.numel()} elements "
+            "that is neither input, parameter nor buffer"
+        )
+    return _as_tuples(tensor.tolist())
+
+
+def _as_tuples(value: object) -> object:
+    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _target(target: object) -> str:
+    if target is operator.getitem:
+        return "getitem"
+    if isinstance(target, torch._ops.OpOverload):
+        name = str(target)
+        if target.namespace == "aten" or find_operator(name) is not None:
+            return name
+    raise Untraceable(f"it calls {target}")
+
+
+def _output(value: object) -> TensorSpec | tuple[TensorSpec, ...] | None:
+    if value is None:
+        return None
+    items = value if isinstance(value, tuple | list) else [value]
+    if all(isinstance(item, FakeTensor) for item in items):
+        if any(isinstance(size, torch.SymInt) for item in items for size in item.shape):
+            raise Untraceable("sizes inside depend on values")
+        specs = tuple(tensor_spec(item) for item in items)
+        return specs if items is value else specs[0]
+    raise Untraceable(f"an operator that returns {type(value).__name__}")
+
+
+def _arguments(args: Iterable[object], constants: Mapping[str, str]) -> tuple[Arg, ...]:
+    return tuple(_argument(arg, constants) for arg in args)
+
+
+def _argument(arg: object, constants: Mapping[str, str]) -> Arg:
+    if isinstance(arg, torch.fx.Node):
+        return Ref(constants.get(arg.name, arg.name))
+    if isinstance(arg, tuple | list):
+        return _arguments(arg, constants)
+    if arg is None or isinstance(arg, bool | int | float | str):
+        return arg
+    if isinstance(arg, torch.dtype | torch.memory_format | torch.layout):
+        return Literal(str(arg))
+    if isinstance(arg, torch.device):
+        return DEVICE
+    raise Untraceable(f"an argument of type {type(arg).__name__}")
