@@ -161,8 +161,10 @@ class Emission:
     sizes should come in as `tl.constexpr` arguments of the launch, so that one text serves every
     workload. Two emissions may share a name only with the same text. `launcher`: source of a plain
     Python function named `launch` that takes the site's inputs in order (torch tensors), allocates,
-    launches and returns the output (a tuple if there are several). Available names: torch, triton,
-    tl, and the kernels. `own_size_only`: it rounds as eager's library does at the problem's own
+    launches and returns the output (a tuple if there are several). Where it allocates an output by
+    `torch.empty` or `torch.empty_strided`, with the shape and strides of its spec as numbers, a
+    module may hand it a slice of something larger instead. Available names: torch, triton, tl, and
+    the kernels. `own_size_only`: it rounds as eager's library does at the problem's own
     size, and that library may be exact at another (cuDNN: TF32 or exact fp32). On a device such an
     emission is used at the problem's own size alone.
     """

@@ -16,6 +16,7 @@ def get_inputs():
     return [torch.rand({a}), torch.rand({b})]
 """
 SQUARE = ("A @ B", "4096, 4096", "4096, 4096")
+_GATHERED = "torch.embedding(A, (A[0] * 9).long())"
 SPLIT = {
     "block_m": 128,
     "block_n": 128,
@@ -63,9 +64,21 @@ CASES = {
     "shared": ("horizontal-fusion", ("(A @ B, A @ B.T + 1)", *SQUARE[1:]), "bf16", SPLIT),
     "gathered": (
         "gemm-prologue-fusion",
-        ("torch.embedding(A, (A[0] * 9).long()) @ B", *SQUARE[1:]),
+        (f"{_GATHERED} @ B", *SQUARE[1:]),
         "bf16",
         WIDE,
+    ),
+    "gathered gate": (
+        "gemm-prologue-fusion",
+        (f"(lambda z: torch.sigmoid(z @ B) * (z @ B.T))({_GATHERED})", *SQUARE[1:]),
+        "bf16",
+        WIDE,
+    ),
+    "gathered shares": (
+        "gemm-prologue-fusion",
+        (f"(lambda z: (z @ B, z @ B.T + 1))({_GATHERED})", *SQUARE[1:]),
+        "bf16",
+        SPLIT,
     ),
 }
 #: Exact products in chains, by what is known of their registers.

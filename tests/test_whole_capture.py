@@ -7,14 +7,18 @@ import torch
 from models_for_tests import model_named
 from torch.utils import _pytree as pytree
 
+from kmem.cli.display.whole import describe_plan
+from kmem.devices import named_target
 from kmem.errors import ProblemError
 from kmem.problem.evaluate import evaluate_graph
 from kmem.problem.fake import quiet_fake_tensors
-from kmem.records import Precision
+from kmem.records import Contract, Precision
+from kmem.whole.cutting.pieces import estimate_cost
 from kmem.whole.cutting.values import given_values
 from kmem.whole.graphs.capture import Captured, build_real, capture, moved
 from kmem.whole.graphs.source import read_source
 
+H200 = named_target("h200")
 CONFIG = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64,
 "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
 "num_key_value_heads": 2, "vocab_size": 100}"""
@@ -63,6 +67,17 @@ def test_sizes_that_depend_on_values_cut_the_model_at_its_borders(tmp_path: Path
     assert ("experts", "values decide its shapes") in captured.left
     assert captured.left[0] == ("", "sizes inside depend on values")
     assert {node.module for node in captured.segments[0].graph.nodes} == {"into.0", "into.1"}
+
+
+@pytest.mark.parametrize(("name", "partly"), [("routes", True), ("blocks", False)])
+def test_a_plan_says_that_its_time_lacks_what_values_decide(
+    name: str, partly: bool, tmp_path: Path
+) -> None:
+    captured = capture(read_source(model_named(name, tmp_path)))
+    cost = estimate_cost(captured, H200, Contract())
+    said = describe_plan(captured, cost, [], H200, 3.0).splitlines()[0]
+    assert ("(estimated, without what is left as it is written)" in said) is partly
+    assert ("(estimated)" in said) is not partly
 
 
 def test_inputs_are_moved_with_their_strides() -> None:

@@ -3,12 +3,12 @@
     python tools/convolution_table.py --out DIR [--seconds 500] [--settings 3] [--only '3x3*']
 
 For each shape of tools/convolution_shapes.py and each recipe that writes it: the settings that the
-cost model puts first, and then the best with another value of a knob, so that its misses can be
-read. Each is a row of DIR/rows.jsonl with its predicted ms, the registers and spilled bytes of its
-compiled kernels, and on a GPU its median ms by the judge's clock, with its error against float64
-(convolution_clock.py). Beside them stand eager as it is and cuDNN in fp32, TF32 and fp16,
-channels-last, its algorithms measured. A page of Markdown beside them, `table`, is written from all
-rows at the end of every call.
+cost model puts first, then the best with another value of a knob, so that its misses can be read,
+and what no card has tried yet (`UNMEASURED`). Each is a row of DIR/rows.jsonl with its predicted
+ms, the registers and spilled bytes of its compiled kernels, and on a GPU its median ms by the
+judge's clock, with its error against float64 (convolution_clock.py). Beside them stand eager as it
+is and cuDNN in fp32, TF32 and fp16, channels-last, its algorithms measured. A page of Markdown
+beside them, `table`, is written from all rows at the end of every call.
 
 The same call goes on where an earlier one was cut off: a row of the same kernel text on the same
 device is not taken again (with --again those that failed are). Kernels of the next shape are
@@ -45,13 +45,15 @@ from kmem.problem.operators.table import find_operator
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.profile.compile.pool import CompilePool, CompileProcesses
 from kmem.profile.compile.report import CompileReport, CompileStatus, last_line
-from kmem.recipes import Recipe, Site
+from kmem.recipes import Recipe, Settings, Site
 from kmem.records import Contract, Device, Kernel, Knob
 from kmem.skills import load_recipe, load_skill
 
 ROOT = Path(__file__).resolve().parent.parent
 CONVOLUTIONS = {"conv", "pointwise_conv", "depthwise_conv", "conv_transpose"}
 COMPILE_TIMEOUT_S = 240.0
+#: Knobs whose values no card has compared yet: each is tried, wherever the cost model puts it.
+UNMEASURED = ("gather", "taps", "copies", "programs")
 Row = dict[str, Any]
 
 
@@ -125,22 +127,39 @@ def convolution_flops(graph: OpGraph) -> float:
 def choose_settings(
     recipe: Recipe, site: Site, device: Device, count: int
 ) -> list[tuple[dict[str, Knob], float]]:
-    """Settings with their predicted ms: the model's first, then the best with another value.
+    """Settings with their predicted ms: `count` as `_spread` has them, and what is not measured.
 
-    Of each value of each knob there is one before there is a second of any, as far as `count` goes.
+    Of each combination of values of `UNMEASURED` knobs the best setting is among them, last.
     """
     costs = [
         (recipe.cost_ms(site, each, device), place, each)
         for place, each in enumerate(recipe.space(site, device).settings())
     ]
-    ranked = sorted(costs, key=lambda each: each[:2])
+    ranked = [(each, cost_ms) for cost_ms, _, each in sorted(costs, key=lambda each: each[:2])]
+    chosen = _spread(ranked)[:count]
+    seen = {_unmeasured(settings) for settings, _ in chosen}
+    for settings, cost_ms in ranked:
+        if _unmeasured(settings) not in seen:
+            seen.add(_unmeasured(settings))
+            chosen.append((settings, cost_ms))
+    return chosen
+
+
+def _unmeasured(settings: Settings) -> tuple[Knob | None, ...]:
+    return tuple(settings.get(name) for name in UNMEASURED)
+
+
+def _spread(
+    ranked: Sequence[tuple[dict[str, Knob], float]],
+) -> list[tuple[dict[str, Knob], float]]:
+    """The model's first choice, then the best with another value of a knob, then the rest."""
     seen: set[tuple[str, Knob]] = set()
     first, rest = [], []
-    for cost_ms, _, settings in ranked:
+    for settings, cost_ms in ranked:
         is_new = not set(settings.items()) <= seen
         (first if is_new else rest).append((settings, cost_ms))
         seen.update(settings.items())
-    return [*first, *rest][:count]
+    return [*first, *rest]
 
 
 class Preparation:
@@ -234,11 +253,13 @@ def read_figures(report: CompileReport) -> Row:
     if not own:
         return {"launches": 0, "vendor_calls": len(report.vendor_ops)}
 
-    def work(launch: Any) -> float:
+    def work(launch: Any) -> tuple[bool, float]:
         x, y, z = launch.grid
         each = launch.metrics
+        # of a program that walks over tiles nothing but its instructions is known
+        multiplies = any(each[name] for name in each if name.endswith("tensor_flops"))
         program = each.get("static__program_flops", 0.0) + each.get("static__program_load_bytes", 0)
-        return x * y * z * program
+        return multiplies, x * y * z * program
 
     main = max(own, key=work)
     return {

@@ -21,6 +21,7 @@ In the order in which a problem passes:
 - traced.py: a problem with its workloads, graphs and bound, as the stages get it.
 - work.py: the arithmetic of one node.
 - vendor.py: what share of a device the vendor's convolutions reach, and what else it takes.
+- homes.py: where a value may lie within the result of a concatenation.
 - bound.py: the least time of a graph on a device, and what each node costs eager.
 - breakdown.py: where the time of a forward goes, part by part.
 - footprint.py: whether a problem can fit a device at all.

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kmem.problem.graph import Node, OpGraph, Placeholder
+from kmem.problem.homes import Home, copied_parts, find_homes
 from kmem.problem.operators.arithmetic import Work, input_specs
 from kmem.problem.operators.row import Layout, Operator, Traffic
 from kmem.problem.operators.table import find_operator, lowering_of
@@ -121,14 +122,29 @@ def parameter_bytes(graph: OpGraph) -> int:
     return _bytes_read(graph, _live_nodes(graph), ("parameter", "buffer"))
 
 
-def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract) -> float:
+def node_cost_ms(
+    graph: OpGraph,
+    node: Node,
+    device: Device,
+    contract: Contract,
+    homes: Mapping[str, Home] | None = None,
+) -> float:
     """An estimate of one node as eager runs it; 0 for a view.
 
-    Eager runs a kernel for each node, with its operands from and to memory.
+    Eager runs a kernel for each node, with its operands from and to memory. Of a concatenation the
+    parts are copied that do not lie in its result already.
+
+    Args:
+        homes: what lies where, as `find_homes` has it of the graph.
     """
     operator = find_operator(node.target)
-    if operator is not None and _is_free(operator, graph):
+    if operator is not None and _is_free(operator, graph, node):
         return 0.0
+    if lowering_of(graph, node) is Layout.CONCATENATE:
+        homes = find_homes(graph) if homes is None else homes
+        if any(home.cat == node.name for home in homes.values()) or node.name in homes:
+            left = copied_parts(graph, node, homes)
+            return sum(_copy_ms(graph.spec(name), device) for name, _ in left)
     specs = input_specs(graph, node)
     outputs = node.output if isinstance(node.output, tuple) else (node.output,)
     written = sum(_storage_bytes(spec) for spec in outputs if spec is not None)
@@ -150,8 +166,23 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
 
 
 def node_costs_ms(graph: OpGraph, device: Device, contract: Contract) -> dict[str, float]:
-    """By node, what `node_cost_ms` estimates of it."""
-    return {node.name: node_cost_ms(graph, node, device, contract) for node in graph.nodes}
+    """By node, what `node_cost_ms` estimates of it.
+
+    What the library makes lies where the library wants it: a copy more where it has a home.
+    """
+    homes = find_homes(graph)
+    costs = {}
+    for node in graph.nodes:
+        costs[node.name] = node_cost_ms(graph, node, device, contract, homes)
+        if node.name in homes and lowering_of(graph, node) is not Layout.CONCATENATE:
+            costs[node.name] += _copy_ms(node.spec, device)
+    return costs
+
+
+def _copy_ms(spec: TensorSpec, device: Device) -> float:
+    """A launch that reads a tensor and writes it elsewhere."""
+    reached = 1.0 if device.measured else REACHED["bytes"]
+    return 2e3 * spec.bytes / (device.dram_bytes_per_s * reached) + device.launch_ms
 
 
 def library_ms(
@@ -162,8 +193,10 @@ def library_ms(
     return sum(cost for name, cost in costs.items() if name not in written)
 
 
-def _is_free(operator: Operator, graph: OpGraph) -> bool:
-    return operator.is_view or (operator.only_in_training and not graph.training)
+def _is_free(operator: Operator, graph: OpGraph, node: Node) -> bool:
+    # a dropout that can be written drops nothing
+    is_idle = not graph.training or lowering_of(graph, node) is not None
+    return operator.is_view or (operator.only_in_training and is_idle)
 
 
 # --- bytes

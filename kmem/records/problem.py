@@ -61,6 +61,17 @@ class TensorSpec:
             expected *= size
         return True
 
+    @property
+    def has_contiguous_items(self) -> bool:
+        """Whether each item along the first axis is contiguous, and none overlaps the next.
+
+        So are the images of a slice of channels.
+        """
+        if not self.shape:
+            return True
+        item = TensorSpec(self.shape[1:], self.dtype, self.stride[1:])
+        return item.is_contiguous and (self.shape[0] == 1 or self.stride[0] >= item.numel)
+
 
 DTYPE_BYTES: Mapping[str, int] = {
     "float64": 8,

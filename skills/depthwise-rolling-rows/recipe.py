@@ -5,6 +5,7 @@ Each input row is read once per strip, and several output rows have fp32 accumul
 
 from math import prod
 
+from kmem.codegen.convolutions.convolution import image_gap
 from kmem.codegen.convolutions.stencil import Stencil, emit_strips, read_strips
 from kmem.codegen.convolutions.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
 from kmem.codegen.convolutions.windows import make_axes
@@ -82,7 +83,10 @@ def _read(graph: OpGraph, node: Node) -> Stencil | None:
         return None
     if source.dtype not in FLOATS or result.numel == 0:
         return None
-    if any(spec.dtype != source.dtype or not spec.is_contiguous for spec in (*tensors, result)):
+    if any(spec.dtype != source.dtype for spec in (*tensors, result)):
+        return None
+    are_dense = all(spec.is_contiguous for spec in tensors[1:])
+    if not (are_dense and source.has_contiguous_items and result.has_contiguous_items):
         return None
     kernel, dilation = weight.shape[2:], per_axis(given.get("dilation"), rank, 1)
     padding = given.get("padding", 0)
@@ -107,6 +111,7 @@ def _read(graph: OpGraph, node: Node) -> Stencil | None:
         output=result.shape,
         multiplier=result.shape[1] // groups,
         has_bias=len(tensors) == 3,
+        gaps=(image_gap(source), image_gap(result)),
     )
     # a window too large to unroll, on rows too long to hold, has no setting
     return stencil if strip_space(stencil).settings() else None

@@ -16,8 +16,8 @@ from kmem.codegen.convolutions.convolution import (
     Convolution,
     output_arguments,
     window_arguments,
-    write_launcher,
 )
+from kmem.codegen.convolutions.norming import leave_moments, norm_kernels, write_normed_launcher
 from kmem.codegen.convolutions.staged_operands import PACK_FILTER, packing_block, padded_outputs
 from kmem.codegen.products.matmul import STORE_TILE
 from kmem.codegen.text.accumulate import ADD_CHAIN, steps_in_chain
@@ -131,14 +131,15 @@ def kmem_direct_conv(
     SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
     LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
     BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
-    C: tl.constexpr, CP: tl.constexpr, COP: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, COP: tl.constexpr, GAP: tl.constexpr,
     PADDED: tl.constexpr, TF32: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
     PROMOTE: tl.constexpr, PACKED: tl.constexpr, PADDED_K: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of output channels by positions of one image and group. S, L, B: strides, dilations,
-    borders (padding). SPLIT: fp32 in two TF32 parts, three products. PROMOTE: steps in one short
-    sum, 0 for one long sum. PACKED: a step holds channels of several taps, of PADDED_K in all.
+    borders (padding). GAP: elements of others between images. SPLIT: fp32 in two TF32 parts, three
+    products. PROMOTE: steps in one short sum, 0 for one long sum. PACKED: a step holds channels of
+    several taps, of PADDED_K in all.
     """
     channel_blocks: tl.constexpr = COP // BLOCK_CO
     position_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
@@ -149,6 +150,8 @@ def kmem_direct_conv(
     positions = pid // channel_blocks % position_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
     batch = pid // (channel_blocks * position_blocks)
     x += batch.to(tl.int64) * (C * D * H * W)
+    if GAP > 0:
+        x += (batch // BATCH_INNER).to(tl.int64) * GAP
     d = positions // (OH * OW) * SD - BD
     h = positions // OW % OH * SH - BH
     wide = positions % OW * SW - BW
@@ -262,6 +265,7 @@ def contraction(detail: Convolution, knobs: DirectSettings) -> int:
 
 def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
     """The kernels and the launcher at one setting."""
+    leaving = leave_moments(detail)
     padded_k, padded_out = contraction(detail, knobs), padded_outputs(detail, knobs.block_co)
     padded_c = detail.group_in if knobs.is_packed else padded_k // detail.taps
     rows = detail.groups * padded_out
@@ -280,10 +284,11 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         "kmem_direct_conv",
         tiles * detail.batches,
         "x, packed, out",
-        *output_arguments(detail),
+        *output_arguments(leaving),
         window_arguments(detail, [axis.size for axis in detail.axes]),
         ", ".join(f"B{letter}={border}" for letter, border in borders),
-        f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, PADDED={detail.is_padded}",
+        f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, GAP={detail.gap}",
+        f"PADDED={detail.is_padded}",
         f"TF32=tf32, SPLIT={is_split(detail, knobs)}, WIDEN=x.is_cpu, "
         f"PROMOTE={promote_steps(detail, knobs)}",
         f"PACKED={knobs.is_packed}, PADDED_K={padded_k}",
@@ -298,7 +303,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         multiply,
     ]
     return Emission(
-        hand_in(_KERNELS, {AFTER: detail.epilogue}),
-        write_launcher(detail, statements),
+        (*hand_in(_KERNELS, {AFTER: leaving.epilogue}), *norm_kernels(detail)),
+        write_normed_launcher(detail, statements, knobs.block_p),
         own_size_only=detail.dtype == "float32" and not is_split(detail, knobs),
     )

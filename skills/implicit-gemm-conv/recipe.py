@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
+from kmem.codegen.convolutions.norming import norm_cost_ms, norm_sites
 from kmem.codegen.rates import ceiling, clock_hz
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
@@ -71,7 +72,8 @@ class ImplicitGemmConv(Recipe):
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases): TF32 would be
         # refused.
-        found = [site for site in find_convolutions(graph) if _fits(site.detail)]
+        found = norm_sites(graph, find_convolutions(graph))
+        found = [site for site in found if _fits(site.detail)]
         return [judge_eager(site, contract.precision) for site in found]
 
     def space(self, site: Site, device: Device) -> Space:
@@ -119,6 +121,7 @@ class ImplicitGemmConv(Recipe):
         bytes_ms = site.bytes / (SHARE_OF_BANDWIDTH * device.dram_bytes_per_s) * 1e3
         exposed_ms = EXPOSED * min(compute_ms, bytes_ms)
         total_ms = max(compute_ms, bytes_ms) + exposed_ms + 2 * device.launch_ms
+        total_ms += norm_cost_ms(detail, site, device)
         return total_ms * (PACKED_MARGIN if knobs.is_packed else 1.0)
 
     def emit(self, site: Site, settings: Settings) -> Emission:

@@ -6,6 +6,7 @@ Strips (kmem/codegen/convolutions/stencil.py) are the rule; whole windows at a t
 
 from math import prod
 
+from kmem.codegen.convolutions.convolution import image_gap
 from kmem.codegen.convolutions.stencil import Stencil, emit_strips, read_strips
 from kmem.codegen.convolutions.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
 from kmem.codegen.convolutions.windows import WindowAxis, make_axes
@@ -108,7 +109,7 @@ def _read(graph: OpGraph, node: Node) -> Stencil | None:
     source, result = graph.spec(node.args[0].name), node.spec
     if len(source.shape) != rank + 2 or source.dtype not in FLOATS or result.numel == 0:
         return None
-    if not source.is_contiguous or not result.is_contiguous:
+    if not source.has_contiguous_items or not result.has_contiguous_items:
         return None
     names = (*_NAMES, *_OWN_NAMES[kind])
     given = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
@@ -132,6 +133,7 @@ def _read(graph: OpGraph, node: Node) -> Stencil | None:
         output=result.shape,
         divisor=given.get("divisor_override") or (prod(kernel) if covers_alike else 0),
         count_padding=bool(count_padding),
+        gaps=(image_gap(source), image_gap(result)),
     )
 
 

@@ -15,7 +15,7 @@ from kmem.codegen.convolutions.stencil import Stencil
 from kmem.codegen.convolutions.strip_tuning import WARP_THREADS, idle_factor, overlapped_s, start_s
 from kmem.codegen.rates import issues_per_s
 from kmem.codegen.settings import read_settings
-from kmem.codegen.text.calls import write_launch, write_launch_function
+from kmem.codegen.text.calls import write_allocation, write_launch, write_launch_function
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission, Settings, Site, Space
 from kmem.records import Device
@@ -64,7 +64,7 @@ def kmem_covered(
 @triton.jit
 def kmem_window_pool(
     x, y,
-    COUNT: tl.constexpr,
+    COUNT: tl.constexpr, IMAGE: tl.constexpr, X_GAP: tl.constexpr, Y_GAP: tl.constexpr,
     D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     OD: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
@@ -74,14 +74,19 @@ def kmem_window_pool(
     MAX: tl.constexpr, DIVISOR: tl.constexpr, COUNT_PADDING: tl.constexpr,
     TAPS: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    """(planes, D, H, W) to (planes, OD, OH, OW), COUNT outputs in all. K, S, B, L: kernel, strides,
-    borders (padding), dilations.
+    """(planes, D, H, W) to (planes, OD, OH, OW), COUNT outputs in all, IMAGE of each image. K, S,
+    B, L: kernel, strides, borders (padding), dilations. GAP: elements of others between images.
     """
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ow = place % OW
     oh = place // OW % OH
     od = place // (OW * OH) % OD
     plane = (place // (OW * OH * OD)).to(tl.int64) * (D * H * W)
+    target = y + place
+    if X_GAP > 0:
+        plane += (place // IMAGE).to(tl.int64) * X_GAP
+    if Y_GAP > 0:
+        target += (place // IMAGE).to(tl.int64) * Y_GAP
     tap = tl.arange(0, TAPS)
     w = (ow * SW - BW)[:, None] + (tap * LW)[None, :]
     inside = (w >= 0) & (w < W) & (tap < KW)[None, :] & (place < COUNT)[:, None]
@@ -109,7 +114,7 @@ def kmem_window_pool(
             value = value / tl.maximum(
                 covered * kmem_covered(ow, W, KW, SW, BW, COUNT_PADDING), 1
             ).to(tl.float32)
-    tl.store(y + place, value.to(y.dtype.element_ty), mask=place < COUNT)
+    tl.store(target, value.to(y.dtype.element_ty), mask=place < COUNT)
 ''',
     ),
 )
@@ -179,14 +184,15 @@ def emit_windows(stencil: Stencil, knobs: WindowSettings) -> Emission:
         "kmem_window_pool",
         ceil_div(count, knobs.block),
         "x, y",
-        f"COUNT={count}",
+        f"COUNT={count}, IMAGE={prod(stencil.output[1:])}, X_GAP={stencil.gaps[0]}, "
+        f"Y_GAP={stencil.gaps[1]}",
         *sizes,
         f"MAX={stencil.combine == 'max'}, DIVISOR={stencil.divisor}, "
         f"COUNT_PADDING={int(stencil.count_padding)}",
         f"TAPS={_row_taps(stencil)}, BLOCK={knobs.block}, num_warps={knobs.warps}",
     )
     statements = [
-        f"y = torch.empty({tuple(stencil.output)!r}, dtype=x.dtype, device=x.device)",
+        write_allocation("y", stencil.result, "x"),
         launch,
         "return y",
     ]

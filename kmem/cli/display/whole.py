@@ -78,6 +78,8 @@ def describe_plan(
 ) -> str:
     """The pieces in the order in which a run would take them."""
     total, kind = cost.total_ms(captured), "estimated" if cost.estimated else "measured"
+    # what values decide is in no graph, and so in no time either
+    kind += ", without what is left as it is written" if captured.left else ""
     lines = [
         f"{captured.name} on {device.name}: {_ms(total)} a forward ({kind}), {len(rows)} pieces",
         f"{'Piece':<36} {'calls':>6} {'time':>10} {'share':>6} {'saves about':>12} {'minutes':>8}",
@@ -93,7 +95,7 @@ def describe_plan(
     saved = sum(row["saved_ms"] for row in rows)
     gain = total / (total - saved) if total > saved else float("inf")
     lines += [
-        f"The pieces hold {covered:.0%} of the time; all of them together would save about "
+        f"The pieces hold {covered:.0%} of that time; all of them together would save about "
         f"{_ms(saved)} of it ({_gain(gain)}) in {piece_minutes * len(rows):g} minutes.",
     ]
     lines += [

@@ -6,6 +6,7 @@ Dense convolutions, as products:
 
 - convolution.py: dense convolutions in one form.
 - closing.py: reductions over the channels that a tile of a convolution holds.
+- norming.py: a batch norm in training mode, whose statistics the tiles leave.
 - pooled_tile.py: poolings whose windows a tile of a convolution holds whole.
 - gathered_taps.py: taps staged beside their channels, where there are few channels.
 - staged_operands.py: an image staged in half precision, and a packed filter.

@@ -132,9 +132,13 @@ def kmem_boxed_conv(
 
 
 def can_box(detail: Convolution) -> bool:
-    """Whether every tap of a tile can be one box: strides of 1, and no windows that are pooled."""
+    """Whether every tap of a tile can be one box: strides of 1, and no windows that are pooled.
+
+    A norm takes its statistics from tiles of outputs alone, one after the other.
+    """
     return (
         not detail.is_pooled
+        and detail.norm is None
         and all(axis.stride == 1 or axis.out == 1 for axis in detail.axes)
         and staged_channels(detail) % 8 == 0
         and detail.batches * prod(staged_sizes(detail)) <= _MAX_ROWS

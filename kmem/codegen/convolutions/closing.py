@@ -51,6 +51,8 @@ def _close(graph: OpGraph, site: Site, others: Collection[str]) -> Site | None:
     epilogue = _write_closing(found, plain, node.name, given)
     by_channel = (0, detail.channels_out, 1, 0)
     (output,) = found.region.outputs
+    if not output.spec.has_contiguous_items:
+        return None
     steps = [by_channel if each.spec.numel > 1 else (0, 0, 0, 0) for each in given]
     closed = replace(
         detail,

@@ -20,7 +20,7 @@ from kmem.codegen.chains.epilogue import Bias, Epilogue, grow_epilogue, write_ep
 from kmem.codegen.chains.ports import AFTER, port_arguments
 from kmem.codegen.convolutions.windows import WindowAxis, make_axes
 from kmem.codegen.steady import kept_operands
-from kmem.codegen.text.calls import write_launch_function
+from kmem.codegen.text.calls import write_allocation, write_launch_function
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators import row
@@ -34,8 +34,25 @@ _MAX_OFFSET = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
+class TrainedNorm:
+    """A batch norm in training mode behind a convolution, see norming.py.
+
+    `roles` are the parameters that it has: "weight", "bias", "running_mean" and "running_var", of
+    which the latter move by `momentum`. `chain` is it and what follows, `steps` those of the
+    operands of what follows, as a `Convolution`'s; `result` is how the result lies.
+    """
+
+    eps: float
+    momentum: float
+    roles: tuple[str, ...]
+    chain: Epilogue
+    steps: tuple[tuple[int, int, int, int], ...]
+    result: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
 class Convolution:
-    """A dense convolution over contiguous tensors.
+    """A dense convolution over contiguous images; `gap` elements of others lie behind each input.
 
     Depth and height axes have size 1 where the rank has none. `flipped` weights lie as a transposed
     convolution's: (channels in, output channels of a group, taps), the taps backwards.
@@ -58,6 +75,8 @@ class Convolution:
     #: What is stored of each so many positions is one value, see pooled_tile.py; by axis.
     window: tuple[int, ...] = (1, 1, 1)
     is_eager_exact: bool = False
+    gap: int = 0
+    norm: TrainedNorm | None = None
 
     @property
     def taps(self) -> int:
@@ -141,7 +160,7 @@ def _site(graph: OpGraph, node: Node, base: Convolution, members: Sequence[Node]
     added = None if bias is None else Bias(bias)
     epilogue = write_epilogue(graph, node, added, None, members)
     last = members[-1] if members else node
-    if epilogue is None or not last.spec.is_contiguous:
+    if epilogue is None or not last.spec.has_contiguous_items:
         return None
     steps = epilogue_steps(graph, base, epilogue, bias, members)
     if steps is None:
@@ -237,20 +256,30 @@ def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
         groups,
         result,
         flipped,
+        gap=image_gap(source),
     )
+
+
+def image_gap(spec: TensorSpec) -> int:
+    """Elements of others between the images of a tensor, as where it is a slice of channels."""
+    images = len(spec.shape) > 0 and spec.shape[0] > 1
+    return spec.stride[0] - prod(spec.shape[1:]) if images else 0
 
 
 def _is_covered(graph: OpGraph, node: Node, rank: int) -> bool:
     """Whether kernels take the tensors of a convolution.
 
-    All have an images axis, one dtype that kernels compute on and dense strides, and offsets within
-    an image fit 32 bits.
+    All have an images axis, one dtype that kernels compute on and dense strides, but for what lies
+    between images, and offsets within an image fit 32 bits.
     """
     specs = [graph.spec(name) for name in convolution_tensors(node).values()]
     source, result = specs[0], node.spec
     if len(source.shape) != rank + 2 or source.dtype not in FLOATS or result.numel == 0:
         return False
-    if any(spec.dtype != source.dtype or not spec.is_contiguous for spec in (*specs, result)):
+    if any(spec.dtype != source.dtype for spec in (*specs, result)):
+        return False
+    are_dense = all(spec.is_contiguous for spec in specs[1:])
+    if not (are_dense and source.has_contiguous_items and result.has_contiguous_items):
         return False
     return max(prod(source.shape[1:]), prod(result.shape[1:])) <= _MAX_OFFSET
 
@@ -308,11 +337,10 @@ def output_arguments(detail: Convolution) -> tuple[str, ...]:
     Rows are a group's output channels, columns positions, batch axes images and groups.
     """
     rows, columns = detail.group_out, detail.positions
-    kept = 1 if detail.leaves_row else detail.channels_out
     stored = columns // prod(detail.window)
     return (
         f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}",
-        f"OUT_OUTER={kept * stored}, OUT_INNER={rows * stored}, OUT_M={stored}, OUT_N=1",
+        f"OUT_OUTER={detail.out.stride[0]}, OUT_INNER={rows * stored}, OUT_M={stored}, OUT_N=1",
         *port_arguments(AFTER, detail.epilogue, detail.operand_steps),
     )
 
@@ -337,5 +365,5 @@ def write_launcher(detail: Convolution, launches: Sequence[str]) -> str:
     `out`.
     """
     parameters = ["x", "w", *(f"e{index}" for index in range(len(detail.operand_steps)))]
-    out = f"out = torch.empty({detail.out.shape!r}, dtype=x.dtype, device=x.device)"
+    out = write_allocation("out", detail.out, "x")
     return write_launch_function(parameters, [out, *launches, "return out"])

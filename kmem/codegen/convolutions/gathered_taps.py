@@ -25,7 +25,7 @@ STAGE_TAPS = (
 @triton.jit
 def kmem_stage_taps(
     x, largest, exponents, high, low,
-    C: tl.constexpr, CP: tl.constexpr, GROUPS: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, GROUPS: tl.constexpr, GAP: tl.constexpr,
     D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
@@ -39,7 +39,8 @@ def kmem_stage_taps(
     """(images * GROUPS, C, D, H, W) to (images * GROUPS, PD, PH, PW, CP) with CP >= C * taps.
 
     T: taps that are gathered along an axis, L: input positions between two of them, M: between two
-    staged positions. Staged (0, 0, 0) and tap 0 are input (-BD, -BH, -BW); zero outside.
+    staged positions. Staged (0, 0, 0) and tap 0 are input (-BD, -BH, -BW); zero outside. GAP
+    elements of others lie between images.
     """
     BLOCKS: tl.constexpr = (PW + BLOCK_W - 1) // BLOCK_W
     pid = tl.program_id(0)
@@ -54,6 +55,8 @@ def kmem_stage_taps(
         scale = kmem_power_of_two(exponent)
         tl.store(exponents + plane, exponent)  # every program of the plane writes the same
     source = x + plane.to(tl.int64) * (C * D * H * W)
+    if GAP > 0:
+        source += (plane // GROUPS).to(tl.int64) * GAP
     target = SKEW + plane.to(tl.int64) * (PD * PH * PW * CP) + row * (PW * CP)
     for first in range(0, CP, BLOCK_C):
         gathered = first + tl.arange(0, BLOCK_C)

@@ -75,7 +75,7 @@ def _pool(graph: OpGraph, site: Site, others: Collection[str], are_apart: bool) 
     if len(operands) > MAX_OPERANDS or {*behind} & {*detail.epilogue.operands}:
         return None
     last = members[-1] if members else pooling.node
-    if not last.spec.is_contiguous:
+    if not last.spec.has_contiguous_items:
         return None
     added = len(operands) - len(detail.epilogue.operands)
     pooled = replace(

@@ -25,9 +25,9 @@ from kmem.codegen.convolutions.convolution import (
     Convolution,
     output_arguments,
     window_arguments,
-    write_launcher,
 )
 from kmem.codegen.convolutions.gathered_taps import STAGE_TAPS, gather_taps
+from kmem.codegen.convolutions.norming import leave_moments, norm_kernels, write_normed_launcher
 from kmem.codegen.convolutions.staged_operands import (
     LARGEST,
     PACK_FILTER,
@@ -236,19 +236,20 @@ def is_long(detail: Convolution) -> bool:
 def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
     """The kernels and the launcher at one setting."""
     detail = replace(detail, epilogue=follow_staged(detail, knobs))
+    leaving = leave_moments(detail)
     product = _write_boxed if knobs.has_boxes else _write_product
     statements = [
         *write_staging(detail, knobs),
         *write_packing(detail, knobs),
-        *product(gather_taps(detail, knobs.gather), knobs),
+        *product(gather_taps(leaving, knobs.gather), knobs),
     ]
     others = {STAGE: STAGE_TAPS} if knobs.gather != "no" else {}
     if knobs.has_boxes:
         others[_CONV] = BOXED
     kernels = tuple(others.get(each, each) for each in _KERNELS)
     return Emission(
-        hand_in(kernels, {AFTER: detail.epilogue}),
-        write_launcher(detail, statements),
+        (*hand_in(kernels, {AFTER: leaving.epilogue}), *norm_kernels(detail)),
+        write_normed_launcher(detail, statements, knobs.block_p),
         own_size_only=is_scaled(detail) and knobs.terms == 1,
     )
 

@@ -37,12 +37,13 @@ LARGEST = (
 @triton.jit
 def kmem_largest_finite(
     x, largest,
-    SIZE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr,
+    SIZE: tl.constexpr, GAP: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Bits of the largest finite magnitude in one chunk of an image: largest[image, chunk]."""
     pid = tl.program_id(0)
     chunk = pid % CHUNKS
-    x += (pid // CHUNKS).to(tl.int64) * SIZE
+    x += (pid // CHUNKS).to(tl.int64) * (SIZE + GAP)
     most = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, CHUNK, BLOCK):
         place = chunk * CHUNK + start + tl.arange(0, BLOCK)
@@ -58,7 +59,7 @@ STAGE = (
 @triton.jit
 def kmem_stage_image(
     x, largest, exponents, high, low,
-    C: tl.constexpr, CP: tl.constexpr, GROUPS: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, GROUPS: tl.constexpr, GAP: tl.constexpr,
     D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
     PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
@@ -67,7 +68,7 @@ def kmem_stage_image(
     BLOCK_C: tl.constexpr, BLOCK_W: tl.constexpr,
 ):
     """(images * GROUPS, C, D, H, W) to (images * GROUPS, PD, PH, PW, CP): staged (BD, BH, BW) is
-    input 0, zero outside and above C.
+    input 0, zero outside and above C. GAP elements of others lie between images.
     """
     BLOCKS: tl.constexpr = (PW + BLOCK_W - 1) // BLOCK_W
     pid = tl.program_id(0)
@@ -88,6 +89,8 @@ def kmem_stage_image(
         scale = kmem_power_of_two(exponent)
         tl.store(exponents + plane, exponent)  # every program of the plane writes the same
     source = x + plane.to(tl.int64) * (C * D * H * W) + (d * H + h) * W
+    if GAP > 0:
+        source += (plane // GROUPS).to(tl.int64) * GAP
     target = SKEW + plane.to(tl.int64) * (PD * PH * PW * CP) + row * (PW * CP)
     for first in range(0, CP, BLOCK_C):
         c = first + tl.arange(0, BLOCK_C)
@@ -279,7 +282,7 @@ def write_staging(detail: Convolution, knobs: StagedSettings) -> list[str]:
             "kmem_stage_taps" if gathered else "kmem_stage_image",
             detail.batches * depth * height * ceil_div(width, block_w),
             "x, largest, exponents, high, low",
-            f"C={detail.group_in}, CP={padded_c}, GROUPS={detail.groups}",
+            f"C={detail.group_in}, CP={padded_c}, GROUPS={detail.groups}, GAP={detail.gap}",
             ", ".join(f"{letter}={axis.size}" for letter, axis in letters),
             ", ".join(f"B{letter}={axis.padding}" for letter, axis in letters),
             f"PD={depth}, PH={height}, PW={width}",
@@ -302,7 +305,7 @@ def _write_scales(detail: Convolution) -> tuple[list[str], int]:
     if not is_scaled(detail):
         return ["largest = exponents  # not read"], chunks
     programs = detail.images * chunks
-    sizes = f"SIZE={image}, CHUNK={chunk}, CHUNKS={chunks}, BLOCK={block}"
+    sizes = f"SIZE={image}, GAP={detail.gap}, CHUNK={chunk}, CHUNKS={chunks}, BLOCK={block}"
     return [
         f"largest = torch.empty({programs}, dtype=torch.int32, device=x.device)",
         write_launch("kmem_largest_finite", programs, "x, largest", sizes),

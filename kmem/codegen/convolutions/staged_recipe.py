@@ -14,6 +14,7 @@ from kmem.codegen.convolutions.boxed_conv import box_tiles, can_box, fits_boxes
 from kmem.codegen.convolutions.closing import close_sites
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
 from kmem.codegen.convolutions.gathered_taps import gather_choices, gather_taps
+from kmem.codegen.convolutions.norming import norm_cost_ms, norm_sites
 from kmem.codegen.convolutions.pooled_tile import pool_sites
 from kmem.codegen.convolutions.staged_conv import (
     emit_staged,
@@ -112,6 +113,7 @@ class StagedConv(Recipe):
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = pool_sites(graph, close_sites(graph, find_convolutions(graph)))
+        sites = norm_sites(graph, sites)
         fitting = [site for site in sites if self._fits(_convolution(site))]
         return [judge_eager(site, contract.precision) for site in fitting]
 
@@ -202,6 +204,7 @@ class StagedConv(Recipe):
         exposed *= EXPOSED_COPYING_WIDELY if knobs.copies_widely else 1.0
         launches = 3 + (not site.inputs[1].kept)  # the filter is packed once
         total_ms = 1e3 * (stage_s + max(seconds) + exposed + chain_s) + launches * device.launch_ms
+        total_ms += norm_cost_ms(detail, site, device)
         # split-half-conv has three terms
         is_refused = detail.is_eager_exact and self.terms == 1
         total_ms *= 1.0 if knobs.gather == "no" else GATHER_MARGIN

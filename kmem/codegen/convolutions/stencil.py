@@ -10,10 +10,11 @@ from math import prod
 from kmem.codegen.convolutions.strip_writer import SIZES, StripWriter, strip_pointers
 from kmem.codegen.convolutions.windows import Tile, WindowAxis
 from kmem.codegen.settings import read_settings
-from kmem.codegen.text.calls import write_launch_function
+from kmem.codegen.text.calls import write_allocation, write_launch_function
 from kmem.codegen.text.definitions import Definition
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Emission, Settings
+from kmem.records import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class Stencil:
 
     `combine` is "max", "sum", or "weighted": a weighted sum, which is depthwise convolution.
 
-    `multiplier` output planes share one input plane. `divisor` of a sum is 0 where windows are
+    `multiplier` output planes share one input plane. Behind the images of input and output lie
+    `gaps` elements of others. `divisor` of a sum is 0 where windows are
     clipped by different amounts, so that each counts its own elements, those of the padding too if
     `count_padding`.
     """
@@ -35,11 +37,18 @@ class Stencil:
     divisor: int = 0
     count_padding: bool = False
     has_bias: bool = False
+    gaps: tuple[int, int] = (0, 0)
 
     @property
     def planes(self) -> int:
         """Of the output."""
         return self.output[0] * self.output[1]
+
+    @property
+    def result(self) -> TensorSpec:
+        """How the output lies."""
+        sizes = [prod(self.output[place + 1 :]) for place in range(len(self.output))]
+        return TensorSpec(self.output, self.dtype, (sizes[0] + self.gaps[1], *sizes[1:]))
 
     @property
     def is_separable(self) -> bool:
@@ -86,11 +95,12 @@ def _write_launcher(kernel: Definition, stencil: Stencil, knobs: StripSettings) 
     sizes = [stencil.planes, channels, stencil.multiplier]
     sizes += [axis.size for axis in stencil.axes] + [axis.out for axis in stencil.axes]
     sizes += [knobs.groups, stencil.divisor, int(stencil.count_padding)]
+    sizes += [stencil.output[1], *stencil.gaps]
     programs = ceil_div(strip_count(stencil, knobs), knobs.strips) * blocks
     options = {"num_warps": knobs.warps}
     launch = kernel.write_launch(str(programs), dict(zip(SIZES, sizes, strict=True)), options)
     statements = [
-        f"y = torch.empty({tuple(stencil.output)!r}, dtype=x.dtype, device=x.device)",
+        write_allocation("y", stencil.result, "x"),
         launch,
         "return y",
     ]

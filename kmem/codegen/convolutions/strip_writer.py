@@ -1,6 +1,6 @@
 """The kernel of a stencil as Triton text, as strips of whole input rows.
 
-A stencil is a pooling or depthwise convolution over contiguous N, C, (D, H, W) tensors.
+A stencil is a pooling or depthwise convolution over N, C, (D, H, W) tensors of contiguous images.
 
 One program makes `depths` x `rows` output rows of one plane and loads each input row it needs once.
 A row is loaded as groups of `lanes_in` neighbouring columns (16-byte vectors), which are split into
@@ -22,7 +22,7 @@ from kmem.errors import RecipeError
 #: Constants of a kernel, as stencil.py gives them.
 SIZES = (
     *("PLANES", "CHANNELS", "MULTIPLIER", "D", "H", "W", "OD", "OH", "OW"),
-    *("T", "DIVISOR", "COUNT_PADDING"),
+    *("T", "DIVISOR", "COUNT_PADDING", "Y_CHANNELS", "X_GAP", "Y_GAP"),
 )
 
 
@@ -89,6 +89,11 @@ class StripWriter:
             "pass 2**31",
             "x_plane = x + (plane // MULTIPLIER).to(tl.int64) * (D * H * W)",
             "y_plane = y + plane.to(tl.int64) * (OD * OH * OW)",
+            "# elements of others lie between images where they are slices of channels",
+            "if X_GAP > 0:",
+            "    x_plane += (plane // Y_CHANNELS).to(tl.int64) * X_GAP",
+            "if Y_GAP > 0:",
+            "    y_plane += (plane // Y_CHANNELS).to(tl.int64) * Y_GAP",
             "group = pid % COLUMN_BLOCKS * T + tl.arange(0, T)[None, :]",
         )
         self._write_row_starts(self.axes[0], "d", tile.depths)

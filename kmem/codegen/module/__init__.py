@@ -8,6 +8,8 @@
 - entries.py: kernels as they were written, and what calls them with constants of their module.
 - shared_scratch.py: one allocation of scratch for a whole forward.
 - library_calls.py: library calls, constants and attributes as text.
+- placing.py: values that lie within the result of a concatenation.
+- counters.py: counters of batches, moved along by one call.
 - forward.py: the forward of one workload, and what its inputs are recognised by.
 - reference.py: what of the problem's own text a module carries.
 - lint_excuses.py: rules of linters that are none for kernels.

@@ -35,6 +35,7 @@ from kmem.codegen.module.forward import (
 from kmem.codegen.module.launchers import LauncherWriter
 from kmem.codegen.module.layout import WIDTH, lay_out
 from kmem.codegen.module.lint_excuses import excuse_rules
+from kmem.codegen.module.placing import Placement, place_values, take_outputs
 from kmem.codegen.module.reference import reference_source
 from kmem.codegen.module.runtime import RUNTIME, SCRATCH, STAGED
 from kmem.codegen.module.shared_scratch import share_scratch
@@ -180,9 +181,17 @@ def _assemble(
     writer = LauncherWriter(constants)
     module_kernels = ModuleKernels(constants, writer)
     steady = steady_values(plans[0])
+    placements = _place_values(plans)
     for place, label in enumerate(_labels(plans[0])):
         entry = plans[0].sites[place]
-        emissions = [plan.sites[place].emission for plan in plans]
+        emissions = [
+            take_outputs(
+                plan.sites[place].site,
+                plan.sites[place].emission,
+                placement.given.get(entry.site.name, ()),
+            )
+            for plan, placement in zip(plans, placements, strict=True)
+        ]
         module_kernels.add_site(label, emissions, entry.origin, steady_inputs(entry.site, steady))
     kernels, own = module_kernels.write()
     kept = [
@@ -194,7 +203,10 @@ def _assemble(
     by_site = {
         entry.site.name: launcher for entry, launcher in zip(plans[0].sites, launchers, strict=True)
     }
-    forwards: list[Forward] = [write_forward(plan, by_site, scratch_bytes) for plan in plans]
+    forwards: list[Forward] = [
+        write_forward(plan, by_site, placement, scratch_bytes)
+        for plan, placement in zip(plans, placements, strict=True)
+    ]
     forward = writer.align_texts([one.text for one in forwards], "forward")
     staging = writer.align_texts([one.staging for one in forwards], "staging")
     constants.add("INPUTS", [write_expected(plan) for plan in plans])
@@ -239,6 +251,16 @@ def _assemble(
     parse_python(text)
     others = zip(plans[1:], blocks[1:], strict=True)
     return EmittedModule(text, {plan.name: block for plan, block in others})
+
+
+def _place_values(plans: Sequence[WorkloadPlan]) -> list[Placement]:
+    """Which values lie in something larger, at each workload; none where workloads differ."""
+    found = [
+        place_values(plan.graph, [(entry.site, entry.emission) for entry in plan.sites])
+        for plan in plans
+    ]
+    shapes = [(set(each.homes), list(each.wholes), each.given) for each in found]
+    return found if all(shape == shapes[0] for shape in shapes) else [Placement()] * len(plans)
 
 
 def _labels(plan: WorkloadPlan) -> list[str]:

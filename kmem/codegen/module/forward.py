@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from kmem.codegen.module.counters import move_together
 from kmem.codegen.module.entries import Launcher
 from kmem.codegen.module.library_calls import attribute, write_call, write_constant
+from kmem.codegen.module.placing import Placement, Slices
 from kmem.codegen.steady import SteadyValues, find_steady
 from kmem.errors import RecipeError
 from kmem.problem.graph import DEVICE, Arg, Node, OpGraph, Placeholder
@@ -120,19 +122,23 @@ def steady_inputs(site: Site, steady: SteadyValues) -> tuple[int, ...]:
 
 
 def write_forward(
-    plan: WorkloadPlan, launchers: Mapping[str, Launcher], scratch_bytes: str = ""
+    plan: WorkloadPlan,
+    launchers: Mapping[str, Launcher],
+    placement: Placement,
+    scratch_bytes: str = "",
 ) -> Forward:
     """`_forward`: the graph in execution order, a launch for each site.
 
     Args:
         launchers: what launches a site, by the site's name.
+        placement: the values that lie in something larger, and who is handed their memory.
         scratch_bytes: the constant with the size of what they are given as scratch, if any are.
     Raises RecipeError: if a site is not convex in its graph.
     """
     graph = plan.graph
-    writer = _ForwardWriter(graph, launchers, steady_values(plan))
+    writer = _ForwardWriter(graph, launchers, steady_values(plan), placement)
     steps = _schedule(graph, plan.sites)
-    body = [text for step in steps if (text := writer.write(step))]
+    body = [line for step in steps for line in writer.write(step)]
     staging = writer.write_staging(steps)
     lines = [*_first_lines(plan), *writer.unpacking]
     if scratch_bytes:
@@ -181,11 +187,17 @@ class _ForwardWriter:
     """Writes step after step, and knows which values have been made, and which lie as traced."""
 
     def __init__(
-        self, graph: OpGraph, launchers: Mapping[str, Launcher], steady: SteadyValues
+        self,
+        graph: OpGraph,
+        launchers: Mapping[str, Launcher],
+        steady: SteadyValues,
+        placement: Placement,
     ) -> None:
         self.graph = graph
         self.launchers = launchers
         self.steady = steady
+        self.slices = Slices(graph, placement, f"{_first_tensor(graph)}.device")
+        self.counters = move_together(graph)
         self.lays_out = False
         self.unpacking: list[str] = []  # statements that fetch what was staged
         self._made = {placeholder.name for placeholder in graph.placeholders}
@@ -198,8 +210,8 @@ class _ForwardWriter:
             if not _may_be_laid_out_anew(placeholder)
         }
 
-    def write(self, step: Node | SitePlan) -> str:
-        """One library call, or one launch; "" for what is staged."""
+    def write(self, step: Node | SitePlan) -> list[str]:
+        """One library call, or one launch, and what that needs; nothing for what is staged."""
         if isinstance(step, Node):
             return self._write_node(step)
         missing = [operand.name for operand in step.site.inputs if operand.name not in self._made]
@@ -210,13 +222,13 @@ class _ForwardWriter:
             )
         self._made.update(_makes(step))
         if _makes(step) <= self.steady.made:
-            return ""
+            return []
         launcher = self.launchers[step.site.name]
         staged = [_staged_name(launcher)] if launcher.staging else []
         staged += [_SCRATCH] if launcher.takes_scratch else []
-        text = self._write_launch(step, launcher.name, launcher.reads, staged)
+        launch = self._write_launch(step, launcher.name, launcher.reads, staged)
         self._sure.update(_makes(step))
-        return text
+        return self.slices.around_launch(step.site, launch)
 
     def _write_launch(
         self, step: SitePlan, function: str, reads: Iterable[int] | None, staged: Iterable[str] = ()
@@ -225,19 +237,34 @@ class _ForwardWriter:
         outputs = [operand.name for operand in step.site.outputs]
         return f"{', '.join(outputs)} = {function}({', '.join([*inputs, *staged])})"
 
-    def _write_node(self, node: Node) -> str:
+    def _write_node(self, node: Node) -> list[str]:
         self._made.add(node.name)
         if node.name in self.steady.made:
-            return ""
+            return []
+        if node.name in self.counters:
+            return [self.counters[node.name]] if self.counters[node.name] else []
+        if node.name in self.slices.wholes:
+            self._sure.add(node.name)
+            return self.slices.put_together(node)
         operator = find_operator(node.target)
         if operator is not None and operator.is_view and set(node.refs()) <= self._sure:
             self._sure.add(node.name)
         call = write_call(self.graph, node)
-        return f"{node.name} = {call}" if node.name in self._read else call  # in place
+        if node.name in self.slices.homes:
+            self._sure.add(node.name)
+            return self.slices.around_call(node.name, call)
+        return [f"{node.name} = {call}" if node.name in self._read else call]  # in place
 
     def _write_operands(self, site: Site, reads: Iterable[int] | None) -> list[str]:
-        operands = site.inputs if reads is None else [site.inputs[place] for place in reads]
-        return list(map(self._write_operand, operands))
+        given = self.slices.given_to(site)
+        if reads is None:
+            return [*map(self._write_operand, site.inputs), *given]
+        return [
+            given[place - len(site.inputs)]
+            if place >= len(site.inputs)
+            else self._write_operand(site.inputs[place])
+            for place in reads
+        ]
 
     def _write_operand(self, operand: Operand) -> str:
         if operand.name in self._sure:

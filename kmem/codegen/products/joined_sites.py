@@ -8,8 +8,9 @@ The columns of both weights lie in turns, so that a tile holds the two results o
 side: the function that it is handed parts them, and stores what is made of both. The results
 themselves never leave the registers.
 
-Covered: any pointwise function of both, with biases and other operands; weights without batch axes.
-Not covered: results that something else reads too.
+Covered: any pointwise function of both, with biases and other operands; weights without batch axes;
+with `opens`, an operand that is made for the two alone, by pointwise nodes or as rows of a table.
+Not covered: results that something else reads too; packed weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,8 @@ from kmem.codegen.chains.epilogue import Epilogue, grow_from
 from kmem.codegen.products.contraction import MAX_STRIDE, Product, Tail, read_product
 from kmem.codegen.products.joined import Columns, Joined
 from kmem.codegen.products.joined_text import Statements
-from kmem.codegen.products.sites import name_operator, read_terms
+from kmem.codegen.products.prologue import Opening, leave_closed, open_shared
+from kmem.codegen.products.sites import name_operator, read_table, read_terms
 from kmem.codegen.steady import kept_operands
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.row import Layout, Pointwise, ProductTerms
@@ -53,13 +55,17 @@ class _Pair:
     gate: Node | None = None
 
 
-def find_gates(graph: OpGraph, contract: Contract) -> list[Site]:
-    """Every two products of one operand with what is made of both, as a site each."""
+def find_gates(graph: OpGraph, contract: Contract, *, opens: bool = False) -> list[Site]:
+    """Every two products of one operand with what is made of both, as a site each.
+
+    Args:
+        opens: whether to find those alone whose operand is made while it is read.
+    """
     sites: list[Site] = []
     taken: set[str] = set()
     for pair in (*_halved(graph), *_paired(graph)):
         if taken.isdisjoint(node.name for node in pair.nodes):
-            site = _site(graph, pair, taken, contract)
+            site = _site(graph, pair, taken, contract, opens=opens)
             if site is not None:
                 taken.update(site.nodes)
                 sites.append(site)
@@ -146,7 +152,9 @@ def _dim_of(view: Node) -> object:
     return view.kwargs.get("dim", view.args[2] if len(view.args) > 2 else 0)
 
 
-def _site(graph: OpGraph, pair: _Pair, taken: set[str], contract: Contract) -> Site | None:
+def _site(
+    graph: OpGraph, pair: _Pair, taken: set[str], contract: Contract, *, opens: bool
+) -> Site | None:
     """The site of two results; None if nothing is made of both alone, or it cannot be written."""
     if pair.gate is not None:
         members = grow_from(graph, (pair.gate,), taken)
@@ -160,22 +168,33 @@ def _site(graph: OpGraph, pair: _Pair, taken: set[str], contract: Contract) -> S
     epilogue = _write(graph, pair, members)
     if epilogue is None:
         return None
+    terms = pair.sides[0].terms
+    products = [node for node in pair.nodes if read_terms(graph, node) is not None]
+    opening = open_shared(graph, terms.a, products, taken) if opens else None
+    if opens and opening is None:
+        return None
     specs = [_operand_spec(graph, pair, name, made.spec) for name in epilogue.operands]
-    tail = Tail("none", 0, epilogue, tuple(specs))
+    tail = Tail("none", 0, epilogue, tuple(specs), () if opening is None else (opening,))
     product = _join(graph, pair, made.spec, tail, contract)
+    product = None if product is None else read_table(graph, product)
     if product is None:
         return None
-    terms = pair.sides[0].terms
+    opening = opening or leave_closed(graph, terms.a)
     weights = dict.fromkeys(side.terms.b for side in pair.sides)
     lead = pair.nodes[0]
     return Site(
         name=lead.name,
         operator=name_operator(lead, product),
-        nodes=tuple(dict.fromkeys(node.name for node in (*pair.nodes, *members))),
-        inputs=kept_operands(graph, (terms.a, *weights, *epilogue.operands)),
+        nodes=(
+            *opening.nodes,
+            *dict.fromkeys(node.name for node in (*pair.nodes, *members)),
+        ),
+        inputs=kept_operands(
+            graph, (opening.source, *weights, *epilogue.operands, *opening.beside)
+        ),
         outputs=(Operand(made.name, made.spec),),
         detail=product,
-        bytes=sum(product.operand_bytes) + sum(spec.bytes for spec in specs),
+        bytes=sum(product.operand_bytes) + sum(spec.bytes for spec in (*specs, *opening.specs)),
         flops=product.flops,
     )
 
@@ -211,7 +230,9 @@ def _join(
             first = side.half * shape[place] * weight.stride[place]
             weight = replace(weight, shape=shape)
         specs = graph.spec(terms.a), weight
-        product = read_product(terms.equation, specs, made, contract.precision, tail)
+        opened = tuple((each, Opening(terms.b, weight)) for each in tail.before)
+        own = replace(tail, before=opened[0] if opened else ())
+        product = read_product(terms.equation, specs, made, contract.precision, own)
         if product is None or any(axis.b for axis in (*product.batch, product.m)):
             return None
         place = weights.index(terms.b)
@@ -232,7 +253,8 @@ def _join(
 
 
 def _without_weights(product: Product) -> Product:
-    return replace(product, k=replace(product.k, b=0), n=replace(product.n, b=0))
+    axes = {"k": replace(product.k, b=0), "n": replace(product.n, b=0)}
+    return replace(product, before=product.before[:1], **axes)
 
 
 def _write(graph: OpGraph, pair: _Pair, members: Sequence[Node]) -> Epilogue | None:

@@ -56,17 +56,40 @@ class Opening:
     read_bytes: int = 0
     tile_bytes: int = 0
 
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """What is read beside the source, in the order of a launcher's parameters."""
+        return (*self.chain.operands, *self.pointers, *([self.rows] if self.rows else ()))
+
 
 def leave_closed(graph: OpGraph, name: str) -> Opening:
     """An operand that is read as it is."""
     return Opening(name, graph.spec(name))
 
 
-def grow_opening(graph: OpGraph, name: str, product: Node, taken: Collection[str] = ()) -> Opening:
+def open_shared(
+    graph: OpGraph, name: str, products: Collection[Node], taken: Collection[str] = ()
+) -> Opening | None:
+    """The opening of an operand that these products read, and nothing else; None if there is none.
+
+    Args:
+        name: what each of the products reads.
+        taken: nodes that may not join.
+    """
+    if any([*product.refs()].count(name) != 1 for product in products):
+        return None  # what is read in two ways has to be there
+    names = {product.name for product in products}
+    opening = gather_rows(graph, grow_opening(graph, name, names, taken), names, taken)
+    return opening if opening.nodes else None
+
+
+def grow_opening(
+    graph: OpGraph, name: str, products: Collection[str], taken: Collection[str] = ()
+) -> Opening:
     """The opening of an operand; one without nodes where nothing can be done while it is read.
 
     Args:
-        name: what the product reads.
+        name: what the products read.
         taken: nodes that may not join.
     """
     spec = graph.spec(name)
@@ -75,7 +98,7 @@ def grow_opening(graph: OpGraph, name: str, product: Node, taken: Collection[str
         is_alike = isinstance(node.output, TensorSpec) and node.spec.shape == spec.shape
         return is_alike and node.name not in taken and _joins(graph, node)
 
-    members = grow_operand(graph, name, product, joins, graph.users)
+    members = grow_operand(graph, name, products, joins, graph.users)
     if not members:
         return leave_closed(graph, name)
     chosen = {member.name for member in members}
@@ -97,11 +120,11 @@ def grow_opening(graph: OpGraph, name: str, product: Node, taken: Collection[str
 
 
 def gather_rows(
-    graph: OpGraph, opening: Opening, product: Node, taken: Collection[str] = ()
+    graph: OpGraph, opening: Opening, products: Collection[str], taken: Collection[str] = ()
 ) -> Opening:
-    """An opening that reads the rows of a table where these were only copied for it."""
+    """An opening that reads the rows of a table where these were only copied for the products."""
     node = graph.node(opening.source)
-    readers = {product.name, *opening.nodes}
+    readers = {*products, *opening.nodes}
     if node is None or node.name in taken or node.name in graph.outputs:
         return opening
     table, index = _gathered(node)
@@ -124,7 +147,7 @@ def _gathered(node: Node) -> tuple[str, str]:
 def grow_operand(
     graph: OpGraph,
     name: str,
-    product: Node,
+    products: Collection[str],
     joins: Callable[[Node], bool],
     readers: Callable[[str], Iterable[Node]],
 ) -> list[Node]:
@@ -133,9 +156,10 @@ def grow_operand(
     Args:
         name: of the operand.
         joins: whether a node may be one of them.
-        readers: the nodes that count as reading a value; the product's, or one's own, are allowed.
+        products: that read it.
+        readers: the nodes that count as reading a value; the products, or one's own, are allowed.
     """
-    joined = {product.name}
+    joined = {*products}
     members: list[Node] = []
     seen: set[str] = set()
     waiting: list[tuple[int, str]] = []

@@ -6,8 +6,9 @@ The columns of all weights lie one after the other, so that the operand is read,
 once, and few tiles of each product fill the device together. A tile applies to each column what
 follows the product that it belongs to, and stores it into that product's result.
 
-Covered: two to four products with biases and pointwise nodes; weights without batch axes. Not
-covered: products of one right-hand operand.
+Covered: two to four products with biases and pointwise nodes; weights without batch axes; with
+`opens`, an operand that is made for them alone, by pointwise functions of it or as rows of a table.
+Not covered: products of one right-hand operand; packed weights.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,7 +19,8 @@ from kmem.codegen.chains.epilogue import MAX_OPERANDS, Epilogue, grow_epilogue
 from kmem.codegen.products.contraction import MAX_STRIDE, Product, ProductAxis, Tail, read_product
 from kmem.codegen.products.joined import Columns, Joined, Share
 from kmem.codegen.products.joined_text import Statements
-from kmem.codegen.products.sites import name_operator, read_terms
+from kmem.codegen.products.prologue import Opening, leave_closed, open_shared
+from kmem.codegen.products.sites import name_operator, read_table, read_terms
 from kmem.codegen.steady import kept_operands
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.row import ProductTerms
@@ -49,11 +51,14 @@ class _Part:
         return (self.node.name, *(member.name for member in self.members))
 
 
-def find_shares(graph: OpGraph, contract: Contract, taken: Sequence[Site] = ()) -> list[Site]:
+def find_shares(
+    graph: OpGraph, contract: Contract, taken: Sequence[Site] = (), *, opens: bool = False
+) -> list[Site]:
     """Every group of products of one operand, as a site each.
 
     Args:
         taken: sites whose nodes may not join.
+        opens: whether to find those alone whose operand is made while it is read.
     """
     claimed = {name for site in taken for name in site.nodes}
     groups: dict[tuple[str, str], list[tuple[Node, ProductTerms]]] = {}
@@ -66,7 +71,10 @@ def find_shares(graph: OpGraph, contract: Contract, taken: Sequence[Site] = ()) 
         if len(products) < 2:
             continue
         parts = _apart(graph, _grow(graph, products, claimed))[:_MOST]
-        site = _site(graph, parts, contract)
+        opening = _open(graph, parts, claimed) if opens else None
+        if opens and opening is None:
+            continue
+        site = _site(graph, parts, contract, opening)
         if site is not None:
             claimed.update(site.nodes)
             sites.append(site)
@@ -98,23 +106,37 @@ def _apart(graph: OpGraph, parts: Sequence[_Part]) -> list[_Part]:
     return chosen
 
 
-def _site(graph: OpGraph, parts: Sequence[_Part], contract: Contract) -> Site | None:
+def _open(graph: OpGraph, parts: Sequence[_Part], claimed: Collection[str]) -> Opening | None:
+    """What all read in the place of their operand; None where that is more than one tensor."""
+    own = {name for part in parts for name in part.names}
+    nodes = [part.node for part in parts]
+    opening = open_shared(graph, parts[0].terms.a, nodes, {*claimed, *own})
+    return opening if opening is not None and not opening.chain.operands else None
+
+
+def _site(
+    graph: OpGraph, parts: Sequence[_Part], contract: Contract, opening: Opening | None
+) -> Site | None:
     """The site of a group; None where there is one product alone, or it cannot be written."""
-    products = [_read(graph, part, contract) for part in parts]
+    products = [_read(graph, part, contract, opening) for part in parts]
     written = [(part, each) for part, each in zip(parts, products, strict=True) if each is not None]
     alike = [(part, each) for part, each in written if _rows(each) == _rows(written[0][1])]
-    if len(alike) < 2:
-        return None
+    if len(alike) < 2 or opening is not None and len(alike) < len(parts):
+        return None  # another product needs what these would make for themselves
     parts, products = [part for part, _ in alike], [product for _, product in alike]
     product = _join(graph, parts, products)
+    product = None if product is None else read_table(graph, product)
     if product is None:
         return None
+    opening = opening or leave_closed(graph, parts[0].terms.a)
     weights = dict.fromkeys(part.terms.b for part in parts)
     return Site(
         name=parts[0].node.name,
         operator=name_operator(parts[0].node, product),
-        nodes=tuple(name for part in parts for name in part.names),
-        inputs=kept_operands(graph, (parts[0].terms.a, *weights, *product.epilogue.operands)),
+        nodes=(*opening.nodes, *(name for part in parts for name in part.names)),
+        inputs=kept_operands(
+            graph, (opening.source, *weights, *product.epilogue.operands, *opening.beside)
+        ),
         outputs=tuple(Operand(part.made.name, part.made.spec) for part in parts),
         detail=product,
         bytes=sum(product.operand_bytes) + sum(spec.bytes for spec in product.operand_specs),
@@ -122,13 +144,16 @@ def _site(graph: OpGraph, parts: Sequence[_Part], contract: Contract) -> Site | 
     )
 
 
-def _read(graph: OpGraph, part: _Part, contract: Contract) -> Product | None:
+def _read(
+    graph: OpGraph, part: _Part, contract: Contract, opening: Opening | None
+) -> Product | None:
     """One of the products by itself, with the operands of what follows it."""
     terms = part.terms
     epilogue = _write(graph, [part], [0], [1])
     if epilogue is None:
         return None
-    tail = Tail("none", 0, epilogue, tuple(map(graph.spec, epilogue.operands)))
+    before = () if opening is None else (opening, leave_closed(graph, terms.b))
+    tail = Tail("none", 0, epilogue, tuple(map(graph.spec, epilogue.operands)), before)
     specs = graph.spec(terms.a), graph.spec(terms.b)
     product = read_product(terms.equation, specs, part.made.spec, contract.precision, tail)
     if product is None or product.n.size == 1 or product.k.size > MAX_STRIDE:

@@ -61,7 +61,7 @@ def _openings(
     # what is read in two ways has to be there
     names = [*node.refs()]
     opened = tuple(
-        grow_opening(graph, name, node, taken) if names.count(name) == 1 else own
+        grow_opening(graph, name, {node.name}, taken) if names.count(name) == 1 else own
         for name, own in zip(named, closed, strict=True)
     )
     unpacked = None
@@ -69,7 +69,7 @@ def _openings(
         unpacked = grow_unpacked(graph, terms.b, _letters(terms), node, taken)
     opened = (opened[0], unpacked or opened[1])
     if names.count(terms.a) == 1:
-        opened = (gather_rows(graph, opened[0], node, taken), opened[1])
+        opened = (gather_rows(graph, opened[0], {node.name}, taken), opened[1])
     ways = [opened, (opened[0], closed[1]), (closed[0], opened[1])]
     return [way for way in dict.fromkeys(ways) if any(opening.nodes for opening in way)]
 
@@ -113,7 +113,7 @@ def _site(
     tail = Tail(*kept, epilogue, operands, before)
     specs = (graph.spec(terms.a), graph.spec(terms.b))
     product = read_product(terms.equation, specs, last.spec, precision, tail)
-    product = None if product is None else _read_table(graph, _read_packed(product))
+    product = None if product is None else read_table(graph, _read_packed(product))
     if product is None:
         return None
     between = (triangle,) if triangle is not None else ()
@@ -142,7 +142,7 @@ def _read_packed(product: Product) -> Product:
     return replace(product, n=replace(product.n, b=0), k=replace(product.k, b=0))
 
 
-def _read_table(graph: OpGraph, product: Product) -> Product | None:
+def read_table(graph: OpGraph, product: Product) -> Product | None:
     """A product whose rows come through an index, with the steps of the table and the index.
 
     Returns: None if the index does not hold a row of the product at each place.

@@ -89,7 +89,7 @@ def grow_unpacked(
         users = graph.users(value)
         return [user for user in users if lowering_of(graph, user) is not Layout.MARKER]
 
-    members = grow_operand(graph, name, product, joins, readers)
+    members = grow_operand(graph, name, {product.name}, joins, readers)
     spec = graph.spec(name)
     writing = _Writing(graph, {node.name: node for node in members})
     places = [along(letter, size) for letter, size in zip(letters, spec.shape, strict=True)]

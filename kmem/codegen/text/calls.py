@@ -9,6 +9,8 @@ else a line, or as many as it takes, for each group of arguments.
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import indent
 
+from kmem.records import TensorSpec
+
 #: Columns of a statement in the body of a launcher, which is indented once.
 COLUMNS = 96
 _OPENING, _CLOSING = "([{", ")]}"
@@ -27,6 +29,18 @@ def write_call(callee: str, *groups: str, columns: int = COLUMNS) -> str:
 def write_launch(kernel: str, programs: int, *groups: str) -> str:
     """The launch of so many programs of a kernel."""
     return write_call(f"{kernel}[({programs},)]", *groups)
+
+
+def write_allocation(name: str, spec: TensorSpec, like: str) -> str:
+    """A statement that makes an uninitialised tensor with the strides of a spec.
+
+    Args:
+        like: the tensor whose dtype and device it has.
+    """
+    kind = f"dtype={like}.dtype", f"device={like}.device"
+    if spec.is_contiguous:
+        return write_call(f"{name} = torch.empty", f"{spec.shape!r}", *kind)
+    return write_call(f"{name} = torch.empty_strided", f"{spec.shape!r}, {spec.stride!r}", *kind)
 
 
 def write_launch_function(parameters: Sequence[str], statements: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from kmem.problem.bound import node_cost_ms
 from kmem.problem.graph import Node, OpGraph
+from kmem.problem.homes import find_homes
 from kmem.problem.operators.row import Pointwise
 from kmem.problem.operators.table import lowering_of
 from kmem.problem.traced import TracedProblem
@@ -26,8 +27,9 @@ def predicted_ms(traced: TracedProblem) -> float:
     A pointwise node that only pointwise ones read costs nothing: recipes write them as one.
     """
     graph = traced.graph
+    homes = find_homes(graph)
     return sum(
-        node_cost_ms(graph, node, traced.device, traced.contract)
+        node_cost_ms(graph, node, traced.device, traced.contract, homes)
         for node in graph.nodes
         if not _is_pointwise(graph, node) or not _is_read_by_pointwise(graph, node)
     )

@@ -180,8 +180,8 @@ _UNCHANGED = Pointwise(lambda x, p, train: x)
 
 
 def _chosen_dropout(call: Call) -> Pointwise | None:
-    """In eval mode it hands its input on; in training mode it is random."""
-    return _UNCHANGED if call["train"] is False else None
+    """In eval mode, or where it drops nothing, it hands its input on; else it is random."""
+    return _UNCHANGED if call["train"] is False or call["p"] == 0 else None
 
 
 _FUNCTIONS = (

@@ -1,0 +1,206 @@
+"""Rivals' released kernels under kmem's contract, beside ours on the same card.
+
+    python tools/compare_kernels.py --theirs DIR --problems KernelBench/level2 --runs RUNS --out OUT
+        [--jobs N] [--seconds S] [--only PATTERN ...] [--list]
+
+DIR holds a file with `ModelNew` for each problem, called by its number or its name, as AdaExplore
+releases them; nothing of it is kept in this repository. RUNS is a directory of kmem's runs or a
+database of its memory: the best kernel of each problem is ours. For each problem: what can be read
+off the text, our judge's verdict under precision match after mends that change no value (at small
+sizes in the interpreter, where there is no GPU), and on a GPU its pairs against the best of eager,
+compile and max-autotune; and by tools/rival_clock.py, which imports nothing of kmem, the rivals'
+own tolerance, errors against float64, what is kept between calls, and times.
+
+OUT/rows.jsonl has a row for each problem, as they come: a call goes on where an earlier one was cut
+off, and --again tries anew what did not end in time. A page beside it is written anew at the end.
+With --list nothing runs: what texts say, and for what they are refused as released and as mended.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from judge_winners import read_rows
+from rival_judging import refusals_of
+from rival_kernels import mend_source, signs_of
+from rival_page import LATE, reason_of, write_page
+
+from kmem.bench.problems import BenchProblem, find_problems, problem_number
+from kmem.devices import detect_device
+from kmem.measure.resources import open_lease
+from kmem.memory.location import default_db_path
+
+#: On a lent GPU machine only what lies under $OUT comes back.
+OUT = Path(os.environ.get("OUT", "runs")) / "compared"
+_TOOLS = Path(__file__).resolve().parent
+_INTERPRETER = "interpreter"
+
+
+def released_file(directory: Path, problem: BenchProblem) -> Path | None:
+    """Their file for a problem; None if there is none."""
+    number = problem_number(problem.name)
+    names = [problem.name, *([str(int(number))] if number < float("inf") else [])]
+    places = [directory / f"{name}.py" for name in names]
+    return next((place for place in places if place.is_file()), None)
+
+
+def compare(
+    problem: BenchProblem, theirs: Path, options: argparse.Namespace, where: str
+) -> dict[str, Any]:
+    """The row of one problem, from processes that are stopped when their time is over."""
+    started = time.monotonic()
+    row: dict[str, Any] = {"problem": problem.name, "theirs": theirs.name}
+    runs = str(options.runs.resolve()) if options.runs else ""
+    asked = {"problem": problem.path, "theirs": str(theirs.resolve()), "runs": runs}
+    dry = ["--dry"] if where == _INTERPRETER else []
+    _ask("rival_judging.py", [json.dumps(asked), *dry], options.seconds, row)
+    if not dry:
+        _clock(problem, theirs, row, options)
+    return {**row, "s": round(time.monotonic() - started, 1)}
+
+
+def _clock(
+    problem: BenchProblem, theirs: Path, row: dict[str, Any], options: argparse.Namespace
+) -> None:
+    """Times by the independent clock; every judge keeps off the GPU meanwhile."""
+    kernels = {"theirs": str(theirs.resolve())}
+    locks = default_db_path().parent / "cache" / "locks"
+    lease = open_lease(locks, lambda said: None)
+    with tempfile.TemporaryDirectory() as place, lease, lease.hold(exclusive=True):
+        if (ours := row.pop("ours", None)) is not None:
+            kernels["ours"] = str(Path(place) / "ours.py")
+            Path(kernels["ours"]).write_text(ours, encoding="utf-8")
+        asked = {"problem": problem.path, "kernels": kernels, "seconds": options.seconds * 0.8}
+        _ask("rival_clock.py", [json.dumps(asked)], options.seconds, row)
+
+
+def _ask(tool: str, words: list[str], seconds: float, row: dict[str, Any]) -> None:
+    """Merge what a tool prints into a row; a tool that fails or is late leaves what it had."""
+    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as complained:
+        process = subprocess.Popen(
+            [sys.executable, str(_TOOLS / tool), *words], stdout=said, stderr=complained
+        )
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # so that the judge ends its workers
+            process.wait()
+            row["late"] = tool
+            code = 0
+        said.seek(0)
+        for line in said:
+            if line.startswith("{"):
+                merge(row, json.loads(line))
+        if code:
+            complained.seek(0)
+            lines = complained.read().strip().splitlines() or [f"{tool} ended with {code}"]
+            row["error"] = lines[-1][:500]
+
+
+def merge(row: dict[str, Any], found: Mapping[str, Any]) -> None:
+    """Put what was found into a row; dictionaries within are merged too."""
+    for name, value in found.items():
+        if isinstance(value, dict) and isinstance(row.get(name), dict):
+            merge(row[name], value)
+        else:
+            row[name] = value
+
+
+def list_files(options: argparse.Namespace) -> None:
+    """Print what can be read off each file, and how often."""
+    counts: Counter[str] = Counter()
+    for problem in find_problems(options.problems, only=options.only):
+        theirs = released_file(options.theirs, problem)
+        if theirs is None:
+            continue
+        released = theirs.read_text(encoding="utf-8")
+        mended, mends = mend_source(released)
+        refused, still = refusals_of(released), refusals_of(mended)
+        said = [*signs_of(released), *(["refused as released"] if refused else [])]
+        counts.update([*said, *(["refused as mended"] if still else []), "files"])
+        print(f"{problem.name}: {', '.join(said) or 'nothing'}")
+        for line in (*(f"mended: {each}" for each in mends), *still):
+            print(f"    {line}")
+    for said, count in counts.most_common():
+        print(f"{count:4}  {said}")
+
+
+def compare_all(
+    options: argparse.Namespace, rows: Mapping[str, Mapping[str, Any]], where: str
+) -> Iterator[dict[str, Any]]:
+    """Rows that are not there yet, as they come."""
+    with ThreadPoolExecutor(options.jobs) as pool:
+        asked = {}
+        for problem in find_problems(options.problems, only=options.only):
+            theirs = released_file(options.theirs, problem)
+            if theirs is None:
+                print(f"{problem.name}: no file of theirs", file=sys.stderr)
+                continue
+            digest = hashlib.sha256(theirs.read_bytes()).hexdigest()[:12]
+            key = f"{problem.key}/{digest}/{where}"
+            is_late = key in rows and reason_of(rows[key]) == LATE
+            if key not in rows or (options.again and is_late):
+                asked[pool.submit(compare, problem, theirs, options, where)] = key
+        for future in as_completed(asked):
+            yield {"key": asked[future], **future.result()}
+
+
+def main() -> None:
+    """Compare, and write the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--theirs", type=Path, required=True, help="directory of released files")
+    parser.add_argument("--problems", type=Path, nargs="+", required=True)
+    parser.add_argument("--runs", type=Path, help="runs of kmem or its database; ours")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--only", nargs="+", default=(), help="shell patterns of problems' names")
+    parser.add_argument("--jobs", type=int, default=1, help="problems at once (default: 1)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="for each part of a problem")
+    parser.add_argument("--again", action="store_true", help="try what was late once more")
+    parser.add_argument("--list", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    if options.list:
+        list_files(options)
+        return
+    device = detect_device()
+    where = device.name if device else _INTERPRETER
+    options.out.mkdir(parents=True, exist_ok=True)
+    place = options.out / "rows.jsonl"
+    rows = read_rows(place)
+    with place.open("a", encoding="utf-8") as lines:
+        for row in compare_all(options, rows, where):
+            rows[row["key"]] = row
+            lines.write(json.dumps(row) + "\n")
+            lines.flush()
+            print(f"{row['problem']}: {reason_of(row)} ({row['s']:.0f} s)", flush=True)
+    head = {
+        "device": where,
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "versions": f"torch {torch.__version__}, triton {triton.__version__}, "
+        f"Python {platform.python_version()}",
+        "theirs": str(options.theirs),
+        "command": "python tools/compare_kernels.py " + " ".join(sys.argv[1:]),
+    }
+    shown = sorted(rows.values(), key=lambda row: (problem_number(row["problem"]), row["problem"]))
+    (options.out / "page.md").write_text(write_page(shown, head), encoding="utf-8")
+    for reason, count in Counter(map(reason_of, shown)).most_common():
+        print(f"{count:4}  {reason}")
+
+
+if __name__ == "__main__":
+    main()

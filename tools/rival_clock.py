@@ -1,0 +1,260 @@
+"""A second opinion on kernel files that imports nothing of kmem, for tools/compare_kernels.py.
+
+    python tools/rival_clock.py '{"problem": FILE, "kernels": {"theirs": FILE}, "seconds": 120}'
+
+Prints a line of JSON after each part, so that a call that is cut short leaves what it had: the
+rivals' own gate, errors against float64, what a kernel keeps between calls, and times. Times are
+those of CUDA events around one forward each, with the L2 cache flushed before, ways by turns;
+medians. Without CUDA there are no times.
+
+KernelBench's convention makes weights equal: the same seed before both constructors, and no more.
+"""
+
+import copy
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+#: AdaExplore's own gate, absolute and relative. Source: its released metrics files,
+#: `_correctness_gate`.
+THEIR_TOLERANCE = 5e-2
+#: Draws of inputs that its gate takes. Source: the same, `correctness_trials`.
+THEIR_TRIALS = 5
+#: What a float32 result may err in any case, and how much more than eager.
+_FLOOR, _SLACK = {torch.float32: 1e-6, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}, 2.0
+#: Each way is timed so many times in a round, and rounds alternate between the ways.
+_IN_A_ROUND, _ROUNDS, _WARMUP = 10, 9, 5
+#: Twice the largest L2 cache there is (H200: 50 MiB, GB200: 126 MiB). Source: NVIDIA datasheets.
+_FLUSHED_BYTES = 256 << 20
+_WEIGHTS, _INPUTS = 7, 3
+
+
+def load(path: str, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def tensors_of(found: Any) -> list[torch.Tensor]:
+    if isinstance(found, torch.Tensor):
+        return [found]
+    values = found.values() if isinstance(found, Mapping) else found
+    return [each for each in values if isinstance(each, torch.Tensor)]
+
+
+class Contest:
+    """A problem's module and the kernels that stand for it, with the same weights."""
+
+    def __init__(self, problem: str, kernels: Mapping[str, str], device: str) -> None:
+        self.device = device
+        self.problem = load(problem, "rival_problem")
+        self.init = getattr(self.problem, "get_init_inputs", list)()
+        self.eager = self._construct(self.problem.Model)
+        self.kernels: dict[str, torch.nn.Module] = {}
+        self.failures: dict[str, str] = {}
+        for name, path in kernels.items():
+            try:
+                self.kernels[name] = self._construct(load(path, f"rival_{name}").ModelNew)
+            except Exception as ex:  # noqa: BLE001  # a stranger's file; the row says what it raised
+                self.failures[name] = f"{type(ex).__name__}: {str(ex)[:300]}"
+
+    def _construct(self, factory: Callable[..., torch.nn.Module]) -> torch.nn.Module:
+        torch.manual_seed(_WEIGHTS)
+        with torch.device(self.device):
+            return factory(*self.init).to(self.device)
+
+    def inputs(self, seed: int) -> list[Any]:
+        torch.manual_seed(seed)
+        with torch.device(self.device):
+            drawn = self.problem.get_inputs()
+        return [each.to(self.device) if isinstance(each, torch.Tensor) else each for each in drawn]
+
+    def answer(self, module: torch.nn.Module, values: Sequence[Any]) -> list[torch.Tensor]:
+        """Results of one forward from the module's state as it is, which stays; copies."""
+        before = {name: value.clone() for name, value in module.state_dict().items()}
+        torch.manual_seed(_INPUTS)  # of a dropout
+        found = [each.clone() for each in tensors_of(module(*values))]
+        for name, value in module.state_dict().items():
+            if name in before and not torch.equal(value, before[name]):
+                value.copy_(before[name])
+        return found
+
+
+def is_close(found: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
+    """Within the rivals' tolerance, in shape and number too."""
+    return len(found) == len(right) and all(
+        one.shape == two.shape
+        and torch.allclose(one.float(), two.float(), THEIR_TOLERANCE, THEIR_TOLERANCE)
+        for one, two in zip(found, right, strict=True)
+    )
+
+
+def their_gate(contest: Contest, name: str) -> dict[str, Any]:
+    """How many draws of inputs a kernel passes at the rivals' tolerance, and its largest error."""
+    passed, largest = 0, 0.0
+    for trial in range(THEIR_TRIALS):
+        values = contest.inputs(_INPUTS + trial)
+        right = contest.answer(contest.eager, values)
+        found = contest.answer(contest.kernels[name], values)
+        passed += is_close(found, right)
+        for one, two in zip(found, right, strict=False):
+            if one.shape == two.shape and one.numel():
+                largest = max(largest, float((one.double() - two.double()).abs().max()))
+    return {"passed": passed, "of": THEIR_TRIALS, "largest_difference": largest}
+
+
+def accuracy(contest: Contest, name: str) -> dict[str, Any]:
+    """Error against float64 over what twice eager's or a floor allows; above 1 is too much.
+
+    On the problem's own values, and on signed and scaled ones.
+    """
+    worst: dict[str, Any] = {"excess": 0.0}
+    for family in ("own", "signed"):
+        values = contest.inputs(_INPUTS)
+        if family == "signed":
+            values = [_signed(each) for each in values]
+        right = _in_double(contest, values)
+        eager = contest.answer(contest.eager, values)
+        found = contest.answer(contest.kernels[name], values)
+        if [each.shape for each in found] != [each.shape for each in eager]:
+            return {"excess": None, "family": family, "why": "other shapes"}
+        for mine, own, exact in zip(found, eager, right, strict=True):
+            error, eagers = (_relative_error(each, exact) for each in (mine, own))
+            excess = error / max(_SLACK * eagers, _FLOOR.get(own.dtype, 1e-6))
+            if not excess <= worst["excess"]:
+                worst = {"excess": excess, "family": family, "error": error, "eager": eagers}
+    return worst
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _signed(value: Any) -> Any:
+    return (value - 0.37) * 1.7 if _is_floating(value) else value
+
+
+def _in_double(contest: Contest, values: Sequence[Any]) -> list[torch.Tensor]:
+    wide = copy.deepcopy(contest.eager).double()
+    given = [each.double() if _is_floating(each) else each for each in values]
+    return [each.clone() for each in tensors_of(wide(*given))]
+
+
+def _relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    one, two = found.double(), exact.double()
+    return float((one - two).norm() / two.norm().clamp_min(1e-30))
+
+
+def what_it_keeps(contest: Contest, name: str) -> list[str]:
+    """What of an earlier call answers a later one: of inputs, of parameters, of results.
+
+    Values are written where the kernel found them before, so that no address changes. Of a kernel
+    that is wrong by itself, nothing can be said.
+    """
+    kernel, kept = contest.kernels[name], []
+    values = contest.inputs(_INPUTS)
+    if not is_close(contest.answer(kernel, values), contest.answer(contest.eager, values)):
+        return []
+    first = tensors_of(kernel(*values))
+    before = [each.clone() for each in first]
+    for each in values:
+        if _is_floating(each):
+            each.mul_(-0.5)
+    found = contest.answer(kernel, values)
+    right = contest.answer(contest.eager, values)
+    if not is_close(found, right) and is_close(found, before):
+        kept.append("results of earlier inputs")
+    if not all(torch.equal(one, two) for one, two in zip(first, before, strict=True)):
+        kept.append("memory of its results")
+    was_right = is_close(found, right)
+    written = [*contest.eager.parameters(), *kernel.parameters()]
+    for each in written:
+        each.mul_(1.5)
+    again = contest.answer(kernel, values)
+    if was_right and not is_close(again, contest.answer(contest.eager, values)):
+        moved = not all(torch.equal(one, two) for one, two in zip(again, found, strict=True))
+        kept.append("some parameters" if moved else "parameters")
+    for each in written:
+        each.div_(1.5)
+    return kept
+
+
+def ways_of(contest: Contest, names: Sequence[str]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """What is timed: eager, compiled, and the kernels; compiled ones as they are first called."""
+    yield "eager", contest.eager
+    for name in names:
+        yield name, contest.kernels[name]
+    yield "compile", torch.compile(contest.eager)
+    yield "max_autotune", torch.compile(contest.eager, mode="max-autotune-no-cudagraphs")
+
+
+def time_ways(contest: Contest, names: Sequence[str], ends: float) -> Iterator[dict[str, Any]]:
+    """Medians in milliseconds by way; anew with each way that came up in time."""
+    values = contest.inputs(_INPUTS)
+    flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device=contest.device)
+    ready: dict[str, Callable[..., Any]] = {}
+    for name, way in ways_of(contest, names):
+        if time.monotonic() > ends:
+            return
+        try:
+            for _ in range(_WARMUP):
+                way(*values)
+            torch.cuda.synchronize()
+        except Exception as ex:  # noqa: BLE001  # what a stranger's kernel or a compiler raises
+            yield {"failures": {name: f"{type(ex).__name__}: {str(ex)[:300]}"}}
+            continue
+        ready[name] = way
+        samples: dict[str, list[float]] = {each: [] for each in ready}
+        for _ in range(_ROUNDS):
+            for each, called in ready.items():
+                samples[each] += _sample(called, values, flushed)
+        yield {"times_ms": {each: statistics.median(taken) for each, taken in samples.items()}}
+
+
+def _sample(way: Callable[..., Any], values: Sequence[Any], flushed: torch.Tensor) -> list[float]:
+    pairs = []
+    for _ in range(_IN_A_ROUND):
+        flushed.zero_()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        way(*values)
+        end.record()
+        pairs.append((start, end))
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in pairs]
+
+
+def look_at(asked: Mapping[str, Any], device: str) -> Iterator[dict[str, Any]]:
+    """Rows to be merged, one after each part."""
+    ends = time.monotonic() + float(asked["seconds"])
+    with torch.no_grad():
+        contest = Contest(asked["problem"], asked["kernels"], device)
+        yield {"failures": contest.failures}
+        for name in list(contest.kernels):
+            for part in (their_gate, accuracy, what_it_keeps):
+                try:
+                    yield {part.__name__: {name: part(contest, name)}}
+                except Exception as ex:  # noqa: BLE001  # a stranger's kernel may raise anything
+                    yield {"failures": {name: f"{part.__name__}: {type(ex).__name__}: {ex}"[:400]}}
+        if device == "cuda":
+            yield from time_ways(contest, list(contest.kernels), ends)
+
+
+def main(asked: Mapping[str, Any], device: str) -> None:
+    """Print the rows as they come."""
+    for row in look_at(asked, device):
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), "cuda" if torch.cuda.is_available() else "cpu")
