@@ -48,7 +48,7 @@ class Lease:
     def __exit__(self, *exc_info: object) -> None:
         pass
 
-    def hold(self, *, exclusive: bool) -> nullcontext:
+    def hold(self, *, exclusive: bool, purpose: str) -> nullcontext:
         return nullcontext()
 
 
