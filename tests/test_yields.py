@@ -15,17 +15,17 @@ from kmem.records import Contract, Descent
 
 FLAT = Descent("other", "s", (64, 64), ("rows",), (2.0, *(1.0,) * 35), is_own=True)
 FALLING = replace(FLAT, best_ms=tuple(2.0 ** (1 - step / 12) for step in range(36)))
-HERE = Here("s", (64, 64), ("rows",), (1.0,) * 12, before=0, in_first_round=False)
+HERE = Here("s", (64, 64), ("rows",), (1.0,) * 12, in_first_round=False)
 ROUND = share_of_a_round(12, 12)
 
 
 def test_a_search_like_this_one_that_gained_nothing_more_ends_the_run() -> None:
     assert pytest.approx(math.log(1.005)) == ROUND
-    assert expected_gain(HERE, [FLAT], 12) < ROUND < expected_gain(HERE, [FALLING], 12)
-    assert expected_gain(HERE, [], 12) is None, "a new problem gets the full search"
+    assert expected_gain(HERE, [FLAT], 12, 12) < ROUND < expected_gain(HERE, [FALLING], 12, 12)
+    assert expected_gain(HERE, [], 12, 12) is None, "a new problem gets the full search"
     short = replace(FLAT, best_ms=(2.0, 1.0))
-    assert expected_gain(HERE, [short], 12) is None, "it says nothing of what it did not try"
-    assert expected_gain(replace(HERE, best_ms=(None,) * 12), [FLAT], 12) is None
+    assert expected_gain(HERE, [short], 12, 12) is None, "it says nothing of what it did not try"
+    assert expected_gain(replace(HERE, best_ms=(None,) * 12), [FLAT], 12, 12) is None
 
 
 def test_the_more_alike_a_graph_the_more_it_tells() -> None:
@@ -39,22 +39,36 @@ def test_the_more_alike_a_graph_the_more_it_tells() -> None:
     assert told == sorted(told, reverse=True)
     assert (told[0], told[3]) == (1.0, WEIGHTS.other_graph)
     near, far = FLAT, replace(FALLING, structure="another", recipes=("another",))
-    gain = expected_gain(HERE, [near, far], 12)
-    assert expected_gain(HERE, [near], 12) < gain < expected_gain(HERE, [far], 12)
+    gain = expected_gain(HERE, [near, far], 12, 12)
+    assert expected_gain(HERE, [near], 12, 12) < gain < expected_gain(HERE, [far], 12, 12)
 
 
-def test_what_this_run_gained_last_speaks_for_going_on() -> None:
-    gaining = replace(HERE, best_ms=(1.2,) * 4 + (1.0,) * 8, before=4)
-    assert expected_gain(HERE, [FLAT], 12) < ROUND < expected_gain(gaining, [FLAT], 12)
+def test_a_search_that_ended_before_tells_by_its_last_measurements() -> None:
+    ahead = replace(HERE, best_ms=(1.0,) * 24)
+    for end in (20, 24):
+        flat, falling = (replace(each, best_ms=each.best_ms[:end]) for each in (FLAT, FALLING))
+        assert expected_gain(ahead, [flat], 12, 12) < expected_gain(ahead, [falling], 12, 12)
+    short = replace(FLAT, best_ms=(1.0,) * 12)
+    assert expected_gain(ahead, [short], 12, 12) is None, (
+        "it was ended as early as this one could be"
+    )
+
+
+def test_the_prior_alone_is_worth_a_round_and_yields_to_what_is_alike_first() -> None:
+    assert WEIGHTS.unknown_gain > ROUND
+    little = replace(FLAT, best_ms=(*[1.003] * 12, *[1.0] * 24))
+    unlike = replace(little, structure="another", recipes=("another",))
+    assert expected_gain(HERE, [little], 12, 12) < ROUND < expected_gain(HERE, [unlike], 12, 12)
+    assert expected_gain(HERE, [unlike] * 12, 12, 12) < ROUND, "many that agree tell something"
 
 
 def test_many_strangers_together_count_no_more_than_one_search_of_ones_own() -> None:
     poison = [replace(FLAT, is_own=False) for _ in range(1000)]
-    own = expected_gain(HERE, [FALLING, FALLING], 12)
-    poisoned = expected_gain(HERE, [FALLING, FALLING, *poison], 12)
+    own = expected_gain(HERE, [FALLING, FALLING], 12, 12)
+    poisoned = expected_gain(HERE, [FALLING, FALLING, *poison], 12, 12)
     assert own / 2 < poisoned < own
     first = replace(HERE, best_ms=(1.0,) * 4, in_first_round=True)
-    assert expected_gain(first, poison, 8) is None, "a whole round is measured first"
+    assert expected_gain(first, poison, 8, 12) is None, "a whole round is measured first"
 
 
 def test_searches_are_read_from_the_ledger_in_the_order_of_their_measurements(tmp_path) -> None:

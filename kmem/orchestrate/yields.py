@@ -3,9 +3,14 @@
 The next measurements are worth it if they are expected to bring their share of what a round must
 bring to count (stop.MIN_IMPROVEMENT). What they bring is a mean of logarithms of speedups: over the
 gain that each earlier search had from as many measurements at the same point, weighed by how alike
-its graph is; over this run's own last gain; and over a guess for a search that nobody knows. A
-search that ended before that point says nothing of it, so that runs which memory cut short do not
-confirm themselves.
+its graph is; and over the prior, what a round brings in a search that nobody knows. The prior alone
+is worth a round, so that a run ends early only where memory outweighs it. What the run itself
+gained by its last measurements is not counted among them, for it told no more than the prior where
+it was fitted; rounds without a gain end a run by a rule of their own (stop.ROUNDS_WITHOUT_GAIN).
+
+A search that ended before that point tells by its last measurements, for later ones bring no more
+on average. One too short for that says nothing, so that runs which memory cut short in their first
+round do not confirm themselves.
 
 Mistaken memory costs little, whatever it says: searches that others recorded are together worth no
 more than one of this memory's own, and count only once a whole round is measured.
@@ -19,9 +24,6 @@ from kmem.memory.ledger.graphs import size_distance
 from kmem.orchestrate.stop import MIN_IMPROVEMENT
 from kmem.records import Attempt, Descent, Status
 
-#: The measurements of a first round after which a run asks whether the rest is worth it: those of
-#: its best guess and of one guess in each of the next directions (run/loop.py).
-FIRST_STOPS = (1, 4)
 #: What others' searches are worth together, in searches of this memory's own.
 _OTHERS_TOGETHER = 1.0
 #: The gain of a search in which nothing had passed before, in the logarithm: as good as any.
@@ -32,15 +34,15 @@ _FROM_NOTHING = 1.0
 class Weights:
     """What sources count for in the expected gain.
 
-    Fitted by `tools/fit_stopping.py` on half of the landscapes in db/evidence; the other half was
-    set aside.
+    Fitted by `tools/fit_stopping.py` on half of the operator classes of the landscapes in
+    db/evidence; the other half was set aside.
     """
 
-    other_graph: float = 0.05  # a search of a graph of another structure
+    other_graph: float = 0.2  # a search of a graph of another structure
     same_recipe: float = 0.2  # and of one that a recipe of this run wrote kernels for
-    own_gain: float = 0.5  # what this run gained by its last measurements
-    unknown: float = 0.25  # a search that nobody knows
-    unknown_gain: float = 0.01  # and what its next round brings, in the logarithm
+    unknown: float = 0.15  # a search that nobody knows: the prior
+    unknown_gain: float = 0.011  # and what a round behind its first brings, in the logarithm
+    first_gain: float = 0.032  # what each part of its first round brings, behind the very first
 
 
 WEIGHTS = Weights()
@@ -48,16 +50,12 @@ WEIGHTS = Weights()
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Where a run stands: its graph, and the best time after each of its measurements so far.
-
-    `before` is how many of these there were when it last asked, 0 for none.
-    """
+    """Where a run stands: its graph, and the best time after each of its measurements so far."""
 
     structure: str
     sizes: tuple[int, ...]
     recipes: tuple[str, ...]
     best_ms: tuple[float | None, ...]
-    before: int
     in_first_round: bool
 
 
@@ -72,11 +70,16 @@ def best_after_each(attempts: Sequence[Attempt]) -> tuple[float | None, ...]:
 
 
 def expected_gain(
-    here: Here, descents: Sequence[Descent], more: int, weights: Weights = WEIGHTS
+    here: Here,
+    descents: Sequence[Descent],
+    more: int,
+    round_size: int,
+    weights: Weights = WEIGHTS,
 ) -> float | None:
     """The logarithm of the speedup that so many more measurements should bring.
 
-    None where memory knows no search that went so far, and while nothing has passed.
+    Fewer than a round are the rest of the first one. None where memory knows no search that tells
+    of it, and while nothing has passed.
     """
     spent = len(here.best_ms)
     if not spent or here.best_ms[-1] is None:
@@ -92,9 +95,8 @@ def expected_gain(
     others_weigh = sum(weight for weight, _, is_own in told if not is_own)
     scale = min(1.0, _OTHERS_TOGETHER / others_weigh) if others_weigh else 1.0
     counted = [(weight * (1.0 if is_own else scale), gained) for weight, gained, is_own in told]
-    counted.append((weights.unknown, weights.unknown_gain))
-    if here.before:
-        counted.append((weights.own_gain, fallen(here.best_ms, here.before, spent)))
+    prior = weights.first_gain if more < round_size else weights.unknown_gain
+    counted.append((weights.unknown, prior))
     return sum(weight * gained for weight, gained in counted) / sum(w for w, _ in counted)
 
 
@@ -119,10 +121,14 @@ def likeness(here: Here, descent: Descent, weights: Weights = WEIGHTS) -> float:
 
 
 def _gain(best_ms: Sequence[float | None], spent: int, more: int) -> float | None:
-    """What a search gained by its next measurements; None unless it made at least half of them."""
-    if len(best_ms) < spent + max(1, more // 2):
-        return None
-    return fallen(best_ms, spent, min(spent + more, len(best_ms)))
+    """What a search gained by its next measurements, or by its last ones if it ended before.
+
+    It ended before if it made less than half of the next ones. None if it made too few for either.
+    """
+    end = len(best_ms)
+    if end >= spent + max(1, more // 2):
+        return fallen(best_ms, spent, min(spent + more, end))
+    return fallen(best_ms, end - more, end) if end > more else None
 
 
 def fallen(best_ms: Sequence[float | None], first: int, last: int) -> float:

@@ -8,14 +8,13 @@ import math
 from collections.abc import Sequence
 
 from kmem.orchestrate.yields import (
-    FIRST_STOPS,
     Here,
     best_after_each,
     expected_gain,
     fallen,
     share_of_a_round,
 )
-from kmem.records import Attempt, Descent, Move, Strategy
+from kmem.records import Descent, Move, Strategy
 from kmem.run.stages.parts import Parts
 
 
@@ -25,11 +24,12 @@ def reason_enough(parts: Parts, descents: Sequence[Descent], more: int) -> str:
     is_search = run.strategy is not Strategy.BEST_OF_N and not run.models
     if not descents or not is_search or not parts.session.present:
         return ""
-    needed = share_of_a_round(more, run.budget.candidates_per_round)
+    round_size = run.budget.candidates_per_round
+    needed = share_of_a_round(more, round_size)
     gain = _gained_before(parts, descents, more)
     told = "the search that found the remembered winner gained no more by its last ones"
     if gain is None:
-        gain = expected_gain(_stand(parts, descents), descents, more)
+        gain = expected_gain(_stand(parts, descents), descents, more, round_size)
         told = f"memory knows {len(descents)} searches"
     if gain is None or gain >= needed:
         return ""
@@ -66,21 +66,10 @@ def _stand(parts: Parts, descents: Sequence[Descent]) -> Here:
     """Where the run stands; one that goes on from a remembered winner, behind its search."""
     key, attempts = parts.session.graph_key, parts.history.attempts
     earlier = _went_before(parts, descents)
-    before = _asked_before(attempts)
     return Here(
         key.structure_hash,
         key.sizes,
         tuple(sorted(parts.session.recipes)),
         (*earlier, *best_after_each(attempts)),
-        before + len(earlier) if before else 0,
         all(attempt.round == 0 for attempt in attempts),
     )
-
-
-def _asked_before(attempts: Sequence[Attempt]) -> int:
-    """After how many measurements the run asked last."""
-    last = max((attempt.round for attempt in attempts), default=0)
-    if last:
-        return len(best_after_each([attempt for attempt in attempts if attempt.round < last]))
-    spent = len(best_after_each(attempts))
-    return max((count for count in FIRST_STOPS if count < spent), default=0)
