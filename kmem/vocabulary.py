@@ -224,6 +224,8 @@ KNOB_ROLES: dict[str, str] = {
     "fusion": "work is done inside the main kernel instead of in launches of its own",
     "layout": "tensors are put into the layout that the library computes in",
     "grouping": "tiles that run side by side share operands in L2",
+    "copying": "operands come in boxes that the hardware addresses, not by addresses of threads",
+    "persistence": "programs that walk over several tiles; 0: a program for each",
     "search": "the library's algorithms are measured instead of guessed",
     "precision": "bits of each product",
 }

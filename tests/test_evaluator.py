@@ -172,6 +172,7 @@ def _processes_seen() -> list[int]:
     ]
 
 
+@pytest.mark.usefixtures("cold_processes")  # which are known by their command lines
 def test_processes_for_a_gpu_comes_up_before_it_is_asked_and_ends_with_its_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

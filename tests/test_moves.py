@@ -68,6 +68,7 @@ def sites() -> list[MovableSite]:
 
 def test_every_knob_of_every_recipe_has_a_role_with_grades(sites: list[MovableSite]) -> None:
     assert {site.recipe.name for site in sites} >= RECIPES.keys() - {
+        "chunked-linear-recurrence",  # no layer has its graph: its own tests hold its roles
         "dual-gemm-gated-mlp",  # these share their recipe's class with others that are here
         "fused-cross-entropy",
         "gemm-prologue-fusion",

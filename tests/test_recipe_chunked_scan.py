@@ -8,6 +8,7 @@ from chunked_scans import FADING, FIRST, product, steps
 from compile_sm90 import compile_jobs
 
 from kmem.devices import named_target
+from kmem.recipes import ACCURACY
 from kmem.records import Contract, Precision
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, poisoned_scratch, trace_source
@@ -48,6 +49,15 @@ def test_both_forms_agree_with_torch(source: str) -> None:
     settings = both_forms(source)
     assert [each["form"] for each in settings] == list(FORMS)
     check_recipe(RECIPE, source, H200, settings=settings, tolerance=2e-6)
+
+
+def test_every_knob_has_a_role_with_grades() -> None:
+    _, graph = trace_source(product((1, 2, 128, 1, 16, 64)))
+    (site,) = RECIPE.match(graph, Contract())
+    for settings in RECIPE.space(site, H200).settings():
+        for knob in settings.keys() - {ACCURACY}:
+            roles = RECIPE.roles[knob]
+            assert roles and all(role.grade(settings[knob]) is not None for role in roles), knob
 
 
 @pytest.mark.slow

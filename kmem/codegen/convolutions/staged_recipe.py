@@ -106,6 +106,8 @@ class StagedConv(Recipe):
         "stages": (Role("stages"),),
         "sums_along": (Role("layout", (("channels",), ("positions",))),),
         "gather": (Role("layout", (("no",), ("row",), ("window",))),),
+        "copies": (Role("copying", (("threads",), ("boxes",))),),
+        "programs": (Role("persistence"),),
     }
 
     def __init__(self, terms: int) -> None:
