@@ -13,7 +13,7 @@ _COLORS = {
     Arm.RW: "tab:green",
     Arm.PLACEBO: "tab:orange",
     Arm.SHUFFLED: "tab:olive",
-    Arm.POISON: "tab:olive",
+    Arm.POISON: "tab:red",
     Arm.ORACLE: "tab:purple",
 }
 _INCHES_PER_PROBLEM = 0.28
