@@ -38,9 +38,9 @@ class Weights:
     db/evidence; the other half was set aside.
     """
 
-    other_graph: float = 0.2  # a search of a graph of another structure
-    same_recipe: float = 0.2  # and of one that a recipe of this run wrote kernels for
-    unknown: float = 0.15  # a search that nobody knows: the prior
+    other_graph: float = 0.3  # a search of a graph of another structure
+    same_recipe: float = 0.3  # and of one that a recipe of this run wrote kernels for
+    unknown: float = 0.2  # a search that nobody knows: the prior
     unknown_gain: float = 0.011  # and what a round behind its first brings, in the logarithm
     first_gain: float = 0.032  # what each part of its first round brings, behind the very first
 
