@@ -210,6 +210,13 @@ def test_the_first_screen_is_the_verdict_how_it_is_used_and_what_comes_next() ->
         "for skills that no recipe writes: fill-the-grid",
     ):
         assert said in first, said
+    assert "- all else stays with the library's operators" in first
+    for computing, said in (
+        (("addmm", "relu"), "- nothing is left to the library's operators"),
+        (("addmm", "relu", "sort"), "- left to the library's operators: sort"),
+    ):
+        known = replace(finished.executable, computing=computing)
+        assert said in render_report(replace(finished, executable=known), plotted=False)
     assert text.count("Too little in flight.") == 2, "in the first screen, and once below"
     assert "### Round 1, 2, kernel" in text
     assert "- fuse: tried, 1 attempt, the fastest 1 ms." in text

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kmem.explore.models.cost.usage import Usage
 from kmem.memory.runs.runs import RoundDiagnosis, RoundPlan, Verdict
+from kmem.problem.costs.bound import node_costs_ms
 from kmem.records import Attempt, Lesson, Run, RunResult, SiteChoice, Status
 
 if TYPE_CHECKING:
@@ -21,17 +22,21 @@ class Executable:
     matching: frozenset[str]  # those of them that match something in this graph
     nodes: Mapping[tuple[str, str], tuple[str, ...]]  # of the graph, by recipe and site
     rewritings: Mapping[SiteChoice, str] = field(default_factory=dict)  # what each step did
+    computing: tuple[str, ...] | None = None  # the nodes that take time; None: not known
 
     @classmethod
     def of(cls, session: "Session") -> "Executable":
         """What a run's session knows of it."""
         forms = session.rewritten.values()
+        traced = session.traced
+        costs = node_costs_ms(traced.graph, traced.device, traced.contract)
         stepped = {step.recipe for form in forms for step in form.steps}
         return cls(
             frozenset({*session.recipes, *session.rewrites.loaded}),
             frozenset({*session.writable, *stepped}),
             session.site_nodes,
             {step: form.reasons[place] for form in forms for place, step in enumerate(form.steps)},
+            tuple(node.name for node in traced.graph.nodes if costs[node.name] > 0),
         )
 
 

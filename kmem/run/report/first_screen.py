@@ -96,20 +96,29 @@ def _fused(finished: FinishedRun) -> list[str]:
             return [f"- {_given_as(finished)}"]
         return [f"- the whole module, written by a language model ({task.skill})"]
     lines = []
+    known, covered = finished.executable, set()
+    is_rewritten = False
     for choice in choices:
-        known = finished.executable
         if known is not None and choice in known.rewritings:
             lines.append(f"- rewritten by {choice.recipe}: {known.rewritings[choice]}")
+            is_rewritten = True
             continue
         nodes = choice.members or ()
         if not nodes and known is not None:
             nodes = known.nodes.get((choice.recipe, choice.site), ())
+        covered.update(nodes)
         what = f": {', '.join(nodes)} as one" if len(nodes) > 1 else ""
         lines.append(
             f"- `{choice.site}` ({choice.operator}) by {choice.recipe}{what}; "
             f"{describe_knobs(choice)}"
         )
-    return [*lines, "- all else stays with the library's operators"]
+    # of a rewritten graph the nodes have other names
+    if known is None or known.computing is None or is_rewritten or not covered:
+        return [*lines, "- all else stays with the library's operators"]
+    left = [name for name in known.computing if name not in covered]
+    if not left:
+        return [*lines, "- nothing is left to the library's operators"]
+    return [*lines, f"- left to the library's operators: {', '.join(left)}"]
 
 
 def _given_as(finished: FinishedRun) -> str:
