@@ -4,7 +4,6 @@ The judge makes one for each workload. A worker is sent its constructor argument
 parameters, never the module. After each forward the module is put back to its initial state.
 """
 
-import copy
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import torch
 
 from kmem.errors import ProblemError
 from kmem.measure.oracle.correctness import error_floor
+from kmem.measure.oracle.running.copies import copy_module
 from kmem.measure.oracle.running.forward import (
     UNDEFINED,
     contract_flags,
@@ -108,7 +108,7 @@ class ReferenceModule:
             value.to("meta") if isinstance(value, torch.Tensor) else value for value in values
         ]
         try:
-            copy.deepcopy(self.model).to("meta")(*on_meta)
+            copy_module(self.model).to("meta")(*on_meta)
         except (*UNDEFINED, NotImplementedError):
             return True
         return False
@@ -202,7 +202,7 @@ class ReferenceModule:
         self.ran_on_cpu = True
         self._double = None  # what was cut off may have changed its buffers
         on_cpu = [value.cpu() if isinstance(value, torch.Tensor) else value for value in values]
-        ran = self._run_double(copy.deepcopy(self._double_model()).cpu(), on_cpu, seed, calls)
+        ran = self._run_double(copy_module(self._double_model()).cpu(), on_cpu, seed, calls)
         return replace(ran, outputs=tuple(value.to(self.device) for value in ran.outputs))
 
     def run_double(self, values: Sequence[object], seed: int, *, calls: int = 1) -> Forward:
@@ -224,7 +224,7 @@ class ReferenceModule:
 
     def _double_model(self) -> torch.nn.Module:
         if self._double is None:
-            self._double = copy.deepcopy(self.model)
+            self._double = copy_module(self.model)
             self._double._apply(widen)  # as .double(), which leaves complex parameters as they are
         return self._double
 
