@@ -6,7 +6,6 @@ graph has drawn are those that the answer in float64 is computed with. In traini
 parameters are results too, of outputs weighed by fixed numbers that every dtype holds exactly.
 """
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from kmem.measure.oracle.running.copies import copy_module
 from kmem.measure.oracle.running.forward import widen
 from kmem.measure.oracle.running.widening import Widening
 from kmem.problem.graph import Node, Placeholder
@@ -231,7 +231,7 @@ def _wide(value: object) -> object:
 def _in_float64(built: Built, captured: Captured) -> Results:
     """The results of a copy of the model, whose own casts and constants are float64 too."""
     args, kwargs = pytree.tree_map(_wide, (built.args, dict(built.kwargs)))
-    module = copy.deepcopy(built.module)
+    module = copy_module(built.module)
     module._apply(widen)
     for each in module.modules():  # tensors that no state_dict has
         for name, value in vars(each).items():
