@@ -74,7 +74,7 @@ class WarmPopen(subprocess.Popen):
 
     _warm = False
 
-    def _execute_child(self, args, executable, *rest):  # noqa: ANN001, ANN002, ANN202 - Python's own
+    def _execute_child(self, args, executable, *rest):  # noqa: ANN001, ANN002, ANN202
         given = dict(zip(_GIVEN, rest, strict=False))
         environment = dict(os.environ if given["env"] is None else given["env"])
         words = [] if given["shell"] else [os.fspath(word) for word in args]

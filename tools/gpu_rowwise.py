@@ -22,7 +22,12 @@ import torch  # noqa: E402 - after the checkout is on the path
 from triton.testing import do_bench  # noqa: E402
 
 from kmem.devices import named_target  # noqa: E402
-from kmem.problem.source.load import build_inputs, build_model, execute_problem, load_problem  # noqa: E402
+from kmem.problem.source.load import (  # noqa: E402
+    build_inputs,
+    build_model,
+    execute_problem,
+    load_problem,
+)
 from kmem.problem.tracing.trace import trace_problem  # noqa: E402
 from kmem.recipes import Recipe, Settings, Site  # noqa: E402
 from kmem.records import Contract, Problem  # noqa: E402

@@ -65,7 +65,7 @@ class Contest:
         for name, path in kernels.items():
             try:
                 self.kernels[name] = self._construct(load(path, f"rival_{name}").ModelNew)
-            except Exception as ex:  # noqa: BLE001  # a stranger's file; the row says what it raised
+            except Exception as ex:  # noqa: BLE001 - a stranger's file; the row says what
                 self.failures[name] = f"{type(ex).__name__}: {str(ex)[:300]}"
 
     def _construct(self, factory: Callable[..., torch.nn.Module]) -> torch.nn.Module:

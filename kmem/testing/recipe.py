@@ -7,7 +7,6 @@ Covered: every sentence of the contract, for one graph at the settings that are 
 speed, and what only a compiler or a GPU refuses.
 """
 
-import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -145,6 +144,7 @@ class _Trial:
     def __init__(self, module: ModuleType, graph: OpGraph, contract: Contract) -> None:
         import torch
 
+        from kmem.measure.oracle.running.copies import copy_module
         from kmem.problem.source.load import build_inputs, build_model
 
         self._module = module
@@ -154,7 +154,7 @@ class _Trial:
         self._inputs = build_inputs(module, "cpu", contract.precision)
         self._state = {name: value.clone() for name, value in self._model.state_dict().items()}
         self._expected = _forward(
-            copy.deepcopy(self._model).double(), [_in_float64(value) for value in self._inputs]
+            copy_module(self._model).double(), [_in_float64(value) for value in self._inputs]
         )
 
     def run(self, text: str, what: str) -> float:

@@ -11,10 +11,11 @@ from kmem.problem.sizes import ceil_div
 from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
-from .kernels import FUSED, HELPERS, OUTPUT, PASS, STATES, SUMS
+from .kernels import FUSED, OUTPUT, PASS, STATES, SUMS
 from .launching import parameters_of, write_chunked, write_fused, write_results
 from .reading import find_scans
 from .scan import PRECISIONS, Scan, ScanSettings, columns_of, padded, precision_of
+from .steps import HELPERS
 
 #: Registers of a thread for tiles; addresses and statistics take the rest.
 MOST_VALUES = 192
