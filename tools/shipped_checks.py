@@ -182,14 +182,20 @@ def telling(message: str) -> str:
 @contextmanager
 def headers_of_wheels() -> Iterator[None]:
     """Lets a C++ compiler find CUDA's headers and libraries where wheels brought them, not CUDA's
-    own installer.
+    own installer; and the libstdc++ of this process.
+
+    A machine without that library's development link has its static form alone: what is built by it
+    loads a second libstdc++, and torch's loader then ends with a segmentation fault.
     """
     site = Path(torch.__file__).parent.parent
-    found = {
-        "CPATH": [*site.glob("nvidia/*/include"), site / "triton/backends/nvidia/include"],
-        "LIBRARY_PATH": [*site.glob("nvidia/*/lib")],
-    }
-    with pytest.MonkeyPatch.context() as environment:
+    with pytest.MonkeyPatch.context() as environment, tempfile.TemporaryDirectory() as place:
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            if "/libstdc++.so" in line and not (Path(place) / "libstdc++.so").exists():
+                (Path(place) / "libstdc++.so").symlink_to(line.split(maxsplit=5)[-1])
+        found = {
+            "CPATH": [*site.glob("nvidia/*/include"), site / "triton/backends/nvidia/include"],
+            "LIBRARY_PATH": [Path(place), *site.glob("nvidia/*/lib")],
+        }
         for name, places in found.items():
             environment.setenv(name, os.pathsep.join(map(str, places)), prepend=os.pathsep)
         yield

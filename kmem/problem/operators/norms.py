@@ -11,7 +11,7 @@ from typing import TypeAlias
 from kmem.problem.graph import Ref
 from kmem.problem.operators.arithmetic import per_result, statistics_and_scale
 from kmem.problem.operators.builder import RegionBuilder
-from kmem.problem.operators.expressions import write_number
+from kmem.problem.operators.expressions import inverse_root, mean_of, write_number
 from kmem.problem.operators.row import (
     Call,
     Channelwise,
@@ -64,8 +64,8 @@ def _affine(
 
 def _root_inverse(build: RegionBuilder, call: Call, mean_square: str, read: str) -> str:
     """1 / sqrt(mean_square + eps), a value per row."""
-    root = f"tl.sqrt_rn({mean_square} + {write_number(_eps(call))})"
-    return build.map(f"{call.out}_scale", f"tl.div_rn(1.0, {root})", read)
+    root = inverse_root(f"{mean_square} + {write_number(_eps(call))}")
+    return build.map(f"{call.out}_scale", root, read)
 
 
 def _eps(call: Call) -> float:
@@ -97,7 +97,7 @@ class _Centred:
 def _centre(build: RegionBuilder, call: Call) -> _Centred:
     source = build.read(call.value("x"))
     mean, m2 = build.reduce((f"{call.out}_mean", f"{call.out}_m2"), "moments", source)
-    variance = f"tl.div_rn({m2}, {write_number(build.columns)})"
+    variance = mean_of(m2, build.columns)
     scale = _root_inverse(build, call, variance, m2)
     return _Centred(f"({source} - {mean}) * {scale}", source, mean, m2, scale)
 
@@ -117,7 +117,7 @@ def _lower_rms_norm(build: RegionBuilder, call: Call) -> None:
     source = build.read(call.value("x"))
     square = build.map(f"{call.out}_square", f"{source} * {source}", source)
     (total,) = build.reduce((f"{call.out}_sum",), "sum", square)
-    mean = f"tl.div_rn({total}, {write_number(build.columns)})"
+    mean = mean_of(total, build.columns)
     scale = _root_inverse(build, call, mean, total)
     _affine(build, call, f"{source} * {scale}", (source, scale), build.strides)
 
@@ -186,8 +186,8 @@ def _lower_running(build: RegionBuilder, call: Call) -> None:
     source = build.read(call.value("x"))
     roles = {"weight": "weight", "bias": "bias", "running_mean": "mean", "running_var": "variance"}
     loaded = {name: _load_by_channel(build, call, role, name) for role, name in roles.items()}
-    root = f"tl.sqrt_rn({loaded['variance']} + {write_number(_eps(call))})"
-    text = f"({source} - {loaded['mean']}) * tl.div_rn(1.0, {root})"
+    root = inverse_root(f"{loaded['variance']} + {write_number(_eps(call))}")
+    text = f"({source} - {loaded['mean']}) * {root}"
     text = f"({text}) * {loaded['weight']}" if loaded["weight"] else text
     text = f"{text} + {loaded['bias']}" if loaded["bias"] else text
     reads = (source, *(loaded[name] for name in ("mean", "variance", "weight", "bias")))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kmem.problem.graph import Node
 from kmem.problem.operators.arithmetic import per_input, special_per_input
 from kmem.problem.operators.builder import RegionBuilder
-from kmem.problem.operators.expressions import variable, write_number
+from kmem.problem.operators.expressions import mean_of, variable, write_number
 from kmem.problem.operators.row import (
     Call,
     Layout,
@@ -69,7 +69,7 @@ def _fold(kind: str) -> Reduction:
 
 def lower_mean(build: RegionBuilder, call: Call) -> None:
     (total,) = build.reduce((f"{call.out}_sum",), "sum", build.read(call.value("x")))
-    build.map(call.out, f"tl.div_rn({total}, {write_number(build.columns)})", total)
+    build.map(call.out, mean_of(total, build.columns), total)
 
 
 def _lower_logsumexp(build: RegionBuilder, call: Call) -> None:
