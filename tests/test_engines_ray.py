@@ -30,7 +30,7 @@ from kmem.testing import check_crew
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
-#: A directory of further landscapes (`kmem bench --record`) may be named: the shipped ones otherwise.
+#: A directory of further landscapes (`kmem bench --record`) may be named; else the shipped ones.
 LANDSCAPES = Path(
     os.environ.get(
         "KMEM_TEST_LANDSCAPES", Path(__file__).parent.parent / "db" / "evidence" / "landscapes"

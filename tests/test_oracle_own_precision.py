@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kmem.measure.oracle.reference import Reference
-from kmem.measure.oracle.running.own_precision import OwnPrecisionProducts
+from kmem.measure.oracle.running.own_precision import OwnPrecisionProducts, one_after_the_other
 from kmem.measure.worker.tensors import Placement
 from kmem.records import Contract, Problem, Workload
 
@@ -56,3 +56,12 @@ def test_the_reference_multiplies_as_a_gpu_does(tmp_path: Path) -> None:
     assert expected.eager[0][2, 1:].count_nonzero() == 0
     assert expected.oracle[0].isfinite().all()
     reference.close()
+
+
+def test_what_a_gpu_multiplies_in_another_order_stays_where_it_is_finite() -> None:
+    values = torch.tensor([LEAVING, (1.0, 2.0, 3.0, 4.0, 5.0)])
+    in_parts = torch.tensor([(1e30, 7.0, 7.0, 7.0, 7.0), (1.0, 2.0, 6.5, 24.0, 120.0)])
+    found = one_after_the_other(in_parts, values, 1, is_kept=True)
+    assert found is in_parts
+    assert found[0].isfinite().tolist() == [True] + 4 * [False]
+    assert found[1].tolist() == [1.0, 2.0, 6.5, 24.0, 120.0]
