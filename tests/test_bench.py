@@ -379,6 +379,9 @@ def test_the_page_names_date_versions_device_command_and_failures() -> None:
         "not run yet",
     ):
         assert expected in page
+    again = replace(manifest("a"), commands=("kmem bench x", "kmem bench x"))
+    assert "`kmem bench x`, 2 times" in render_page(again, [row("a")], None)
+    assert "authors" not in page, "a setting that is not set"
     assert "forgotten" not in page, "a row of a problem that the bench is no longer about"
     assert "ESTIMATED" not in page
     estimated = render_page(manifest("a", measured=False), [row("a")], None)

@@ -3,6 +3,7 @@
 The page also names date, versions, device and command.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -31,12 +32,12 @@ _COLUMNS = (
 )
 
 DEFINITIONS = f"""\
-Speedup is the best of the baselines (eager, compile, max-autotune) over the verified kernel, with
-its 95% interval where both were timed pair by pair. A problem that kmem found no improvement for,
-or failed on, counts with ratio 1.0: the user keeps the module as it is. A win is a ratio above
-{WIN}; fast_p is the share of all problems with a ratio above p. The bound is the least time that
-the device's bandwidth and peak rates allow. Accuracy is judged by kmem's own contract. For
-comparison, column 1e-4 says whether KernelBench's tolerance (every element within 1e-4 + 1e-4
+Speedup is the best of the baselines over the verified kernel, with its 95% interval where both were
+timed pair by pair; the baselines are those of the settings. A problem that kmem found no
+improvement for, or failed on, counts with ratio 1.0: the user keeps the module as it is. A win is a
+ratio above {WIN}; fast_p is the share of all problems with a ratio above p. The bound is the least
+time that the device's bandwidth and peak rates allow. Accuracy is judged by kmem's own contract.
+For comparison, column 1e-4 says whether KernelBench's tolerance (every element within 1e-4 + 1e-4
 |eager| of eager's, 1e-2 for half precision) holds too, on inputs that the problem's own get_inputs
 drew; blank: the result is no kernel, or older than that check. Flag "n unverified": the minutes
 ended before so many candidates that were timed faster than the answer had their final verdict."""
@@ -202,7 +203,9 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
     finished = max((row.finished_at for row in rows), default=manifest.started_at)
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     asked = ", ".join(
-        f"{name} {value}" for name, value in asdict(manifest.settings).items() if value is not None
+        f"{name} {value}"
+        for name, value in asdict(manifest.settings).items()
+        if value is not None and value != ()
     )
     lines = [
         f"# {_title(manifest)}",
@@ -218,7 +221,10 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
         f"- versions: {versions}",
         f"- settings: {asked}",
     ]
-    lines += [f"- command: `{shorten_command(command)}`" for command in manifest.commands]
+    lines += [
+        f"- command: `{shorten_command(command)}`{f', {times} times' if times > 1 else ''}"
+        for command, times in Counter(manifest.commands).items()
+    ]
     if scores is not None:
         lines += [
             "",
