@@ -15,7 +15,13 @@ window touches, output bytes that are still in L2 when the last kernel ends.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from kmem.problem.costs.vendor import convolution_share, copied_bytes, waiting_ms
+from kmem.problem.costs.vendor import (
+    convolution_share,
+    copied_bytes,
+    depthwise_flops,
+    moved_beside,
+    waiting_ms,
+)
 from kmem.problem.costs.work import node_work
 from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.homes import Home, copied_parts, find_homes
@@ -159,10 +165,14 @@ def node_cost_ms(
     seconds = [moved / bytes_per_s]
     work = node_work(graph, node)
     work = replace(work, conv_fma=round(work.conv_fma / convolution_share(graph, node)))
-    for unit, amount in _eager_units(work, _compute_dtype(graph, node), contract).items():
+    units = _eager_units(work, _compute_dtype(graph, node), contract)
+    if depthwise := depthwise_flops(graph, node):
+        units = {"fp32": depthwise}
+    for unit, amount in units.items():
         seconds.append(amount / (device.peak_flops_per_s[unit] * reached.get(unit, 1.0)))
-    copied_ms = copied_bytes(graph, node) / bytes_per_s * 1e3  # before the product begins
-    return max(max(seconds) * 1e3, waiting_ms(graph, node)) + copied_ms + device.launch_ms
+    beside = copied_bytes(graph, node) + moved_beside(graph, node)  # before a product, or after it
+    beside_ms = beside / bytes_per_s * 1e3
+    return max(max(seconds) * 1e3, waiting_ms(graph, node)) + beside_ms + device.launch_ms
 
 
 def node_costs_ms(graph: OpGraph, device: Device, contract: Contract) -> dict[str, float]:

@@ -1,28 +1,35 @@
-"""What share of a device's ceiling the vendor's convolutions reach, and what else eager waits for.
+"""What the vendor's convolutions take of a device, and what else eager waits for.
 
-A product comes close to the ceiling; a convolution does not. Source: cuDNN as eager calls it on one
-H200 at torch's default flags (TF32, NCHW), the 35 convolutions of KernelBench's level 1 on
-2026-11-22: 176 to 219 TFLOP/s of a ceiling of 367 with 64 channels and more, a quarter and less of
-that with 8 channels, a twentieth with 3; transposed ones 120 to 210 over planes and 15 to 40 over
-volumes.
+A product comes close to the ceiling; a convolution does not, and cuDNN moves images into the layout
+that its tensor cores want and back, before torch adds the bias in a pass of its own. Source: cuDNN
+as eager calls it on one H200 at torch's default flags (TF32, NCHW), the 91 convolutions of
+KernelBench's levels 1 (2026-11-22) and 2 (2026-11-23, less what is predicted of what follows):
+within 1.32 of the prediction in the geometric mean, half of them within 1.16; constants fitted to
+those with even numbers say the others within 1.33. Depthwise ones, which are torch's own kernels,
+take as long as 600 operations for each result and 57 for each tap (level 1, 82 to 85).
 
 Steps of a recurrence wait for one another. Source: cuDNN as eager calls it on one H200, 35 to 42 of
 KernelBench's level 3 (512 steps, 10 rows, 256 units), 2026-11-22: 22.8 to 24.7 ms for LSTMs of six
 layers, 48.8 in both directions, 33.4 to 36.7 and 64.5 to 65.4 for GRUs.
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.row import Convolution, Product
 from kmem.problem.operators.table import find_operator
+from kmem.problem.sizes import per_axis
 from kmem.records import TensorSpec
 
-_PLAIN = 0.45
-#: Of transposed convolutions over planes, and over volumes.
-_TRANSPOSED, _TRANSPOSED_VOLUMES = 0.4, 0.08
-#: Input channels of a group that fill a step of cuDNN's sums.
-_FULL_CHANNELS = 32
+#: Channels of a group, in and out, that fill a step and a tile of cuDNN's sums.
+_FULL_IN, _FULL_OUT = 32, 64
+#: What a transposed convolution loses by its stride: so many times less for 2 along each of two.
+_BY_STRIDE = 0.55
+#: Images read and written to change their layout: passes over input and output, each both ways.
+_LAYOUT_PASSES = 1.5
+_DEPTHWISE_FLOPS, _DEPTHWISE_TAP_FLOPS = 600, 57
 _VOLUME = 3
 #: Of one step of a layer in one direction; of plain recurrences as of LSTMs, which is a guess.
 _STEP_MS = {"gru": 11e-3}
@@ -30,20 +37,106 @@ _OTHER_STEP_MS = 8e-3
 _RECURRENT_ARGUMENTS = 9
 
 
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """The share of the tensor cores' ceiling with full channels; the exponents of fewer."""
+
+    share: float
+    by_in: float
+    by_out: float
+
+    def with_channels(self, channels_in: int, channels_out: int) -> float:
+        """The share with so many channels of a group."""
+        return (
+            self.share
+            * min(1.0, channels_in / _FULL_IN) ** self.by_in
+            * min(1.0, channels_out / _FULL_OUT) ** self.by_out
+        )
+
+
+#: By whether it is transposed and whether it is over volumes; lines count as planes.
+_REACHED = {
+    (False, False): _Reached(0.6, 1.0, 1.5),
+    (False, True): _Reached(0.45, 1.0, 0.25),
+    (True, False): _Reached(0.7, 0.0, 0.75),
+    (True, True): _Reached(0.25, 0.0, 1.9),
+}
+
+
 def convolution_share(graph: OpGraph, node: Node) -> float:
-    """The share of the tensor cores' ceiling that a node reaches; 1.0 if it is no convolution."""
+    """The share of the tensor cores' ceiling that a node reaches; 1.0 if it is no convolution.
+
+    That of a depthwise one is 1.0, too: `depthwise_flops` has what it takes.
+    """
+    read = _read_convolution(graph, node)
+    if read is None or read.is_depthwise:
+        return 1.0
+    reached = _REACHED[read.is_transposed, read.rank == _VOLUME]
+    share = reached.with_channels(read.channels_in, read.channels_out)
+    return share / prod(read.stride) ** _BY_STRIDE if read.is_transposed else share
+
+
+def depthwise_flops(graph: OpGraph, node: Node) -> float:
+    """The fp32 operations in whose time a depthwise convolution is done; 0 for others."""
+    read = _read_convolution(graph, node)
+    if read is None or not read.is_depthwise:
+        return 0.0
+    return node.spec.numel * max(_DEPTHWISE_FLOPS, _DEPTHWISE_TAP_FLOPS * read.taps)
+
+
+def moved_beside(graph: OpGraph, node: Node) -> float:
+    """Bytes that a convolution moves beside its operands and result; 0 for others.
+
+    Layouts change there and back, but for windows of one element; a bias is added afterwards.
+    """
+    read = _read_convolution(graph, node)
+    if read is None:
+        return 0.0
+    changes_layout = read.taps > 1 and not read.is_depthwise
+    images = read.input_bytes + node.spec.bytes
+    return 2.0 * (_LAYOUT_PASSES * images * changes_layout + node.spec.bytes * read.has_bias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """A convolution as the vendor's library is called: channels are those of one group."""
+
+    rank: int
+    is_transposed: bool
+    channels_in: int
+    channels_out: int
+    is_depthwise: bool
+    taps: int
+    stride: tuple[int, ...]
+    input_bytes: int
+    has_bias: bool
+
+
+def _read_convolution(graph: OpGraph, node: Node) -> _Convolution | None:
     operator = find_operator(node.target)
     if operator is None or not isinstance(operator.lowering, Convolution):
-        return 1.0
-    weight = node.args[1]
-    if not isinstance(weight, Ref):
-        return 1.0
-    shape, lowering = graph.spec(weight.name).shape, operator.lowering
-    if not lowering.is_transposed:
-        return _PLAIN * min(1.0, shape[1] / _FULL_CHANNELS)
-    groups = operator.call(graph, node)["groups"] or 1
-    share = _TRANSPOSED_VOLUMES if lowering.rank == _VOLUME else _TRANSPOSED
-    return share * min(1.0, shape[0] / groups / _FULL_CHANNELS)
+        return None
+    call = operator.call(graph, node)
+    if call.value("weight") is None:
+        return None
+    source, weight = call.spec("input"), call.spec("weight")
+    rank, is_transposed = operator.lowering.rank, operator.lowering.is_transposed
+    (groups,) = per_axis(call["groups"], 1, 1)
+    first, second = weight.shape[:2]
+    channels_in, channels_out = (
+        (first // groups, second) if is_transposed else (second, first // groups)
+    )
+    return _Convolution(
+        rank,
+        is_transposed,
+        channels_in,
+        channels_out,
+        is_depthwise=channels_in == 1 and groups > 1,
+        taps=prod(weight.shape[2:]),
+        stride=per_axis(call["stride"], rank, 1),
+        input_bytes=source.bytes,
+        has_bias=call.value("bias") is not None,
+    )
 
 
 def copied_bytes(graph: OpGraph, node: Node) -> int:
