@@ -533,6 +533,45 @@ def test_bfloat16_rows_that_start_beside_16_bytes_round_once() -> None:
     ) == len(STRATEGIES)
 
 
+LINED = [
+    ("row-norm", "self.norm(x)", "self.norm = nn.GroupNorm(2, 6)", "torch.randn(2, 6, 3, 5) + 3"),
+    (
+        "row-norm",
+        "self.norm(F.hardswish(x))",
+        "self.norm = nn.GroupNorm(1, 4)",
+        "torch.randn(3, 4, 21)",
+    ),
+    # three axes of a row that do not merge
+    ("split-reduction", "x[:, :2, :, :13].var((1, 2, 3))", "pass", "torch.randn(2, 3, 2, 14) + 5"),
+    ("split-reduction", "torch.sum(x * x[:, :, :1], dim=(0, 2))", "pass", "torch.randn(4, 3, 13)"),
+    ("split-reduction", "x[:, :, :13].amax((0, 2))", "pass", "torch.randn(3, 4, 14)"),
+    ("row-norm", "x - x.mean((0, 2), keepdim=True)", "pass", "torch.randn(4, 3, 29)"),
+]
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize(("name", "expression", "setup", "inputs"), LINED)
+def test_parts_that_keep_within_a_line_agree_with_float64(
+    name: str, expression: str, setup: str, inputs: str
+) -> None:
+    drawn = "[nn.init.normal_(weight) for weight in self.parameters()]"
+    source = problem(expression, inputs, f"{setup}; {drawn}")
+    chosen, site = match_one(name, source)
+    strategies = ("split", "shared", "pipelined") if chosen.element_output else ("split",)
+    settings = [
+        setting(strategy, columns=columns, split=split)
+        for strategy in strategies
+        for columns, split in ((8, 5), (8, 13), (16, 5))
+    ]
+    fitted = [fit_settings(site.detail, each) for each in settings]
+    assert any(each["LINED"] for each in fitted)
+    for each in fitted:
+        lines = site.detail.columns // site.detail.axes[site.detail.reduced[-1]].size
+        assert not each["LINED"] or each["SPLIT"] % lines == 0
+    errors = check_recipe(chosen, source, H200, settings=settings, tolerance=1e-6)
+    assert len(errors) == len(settings)
+
+
 CLASSED = [
     ("torch.sum(x, dim=1)", "torch.randn(2, 14, 33)", 4),
     ("torch.mean(x, dim=1)", "torch.randn(3, 8, 34)", 2),

@@ -13,10 +13,15 @@ lines start at 4 places beside 16 bytes, in turn. Lines of one class, r % 4, sta
 before a line, slot s being row s - shift, and tiles of slots are whole aligned vectors. Those that
 two lines share are read for both; what they hold of the other line goes to slots before row 0 or
 after the last, which are not stored, so that loads need no mask for it.
+
+A row over several axes, as the channels of a group and their pixels, is a row of lines. Where a
+tile would cross from one line to the next, each of its elements would need a division, an address
+and a value of its own of whatever changes from line to line. `_LinedAccess` cuts lines into parts
+instead, so that no program sees two of them.
 """
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 
 from kmem.codegen.regions.pointwise import compute_type
 from kmem.codegen.regions.region import Load, Reduce, Region, Store
@@ -93,6 +98,8 @@ def row_access(region: Region, settings: Settings, like: Region | None = None) -
     """
     if settings["STRATEGY"] == "classes":
         return _ClassedAccess(region)
+    if settings["LINED"]:
+        return _LinedAccess(region)
     is_rotated = settings["BK"] == 1 and vector_lanes(like or region) > 1
     return _RotatedAccess(region) if is_rotated else RowAccess(region)
 
@@ -111,7 +118,7 @@ class RowAccess(OffsetWriter):
 
     `width` is the tile's. `rest`, if there is one, writes a tile of its own for the elements that
     `store` leaves out. `left` is how many elements the row has from the first one of part
-    `part_index` on.
+    `part_index` on, none where that is not one (`part_valid`).
     """
 
     width = "BR"
@@ -249,6 +256,51 @@ def _elements(name: str, slot: str) -> list[str]:
         "if WIDE:",
         f"    {name} = {name}.to(tl.int64)",
     ]
+
+
+class _LinedAccess(RowAccess):
+    """A part of a line a program, of a row over several axes (see the module's docstring).
+
+    begin..end and the innermost place count within the line.
+    """
+
+    def __init__(self, region: Region) -> None:
+        super().__init__(region)
+        self.last = len(self.reduced) - 1
+        within = f"R{self.last} - part_index % LINE_PARTS * SEGMENT"
+        self.left = f"tl.where(part_valid, {within}, 0)"
+
+    def constants(self, settings: Settings) -> dict[str, object]:
+        constants = super().constants(settings)
+        return constants | {"LINE_PARTS": int(settings["SPLIT"]) // region_lines(self.region)}
+
+    def segment(self) -> list[str]:
+        return [
+            "line = part // LINE_PARTS + tl.zeros((1, 1), tl.int32)",
+            "if WIDE:",
+            "    line = line.to(tl.int64)",
+            "begin = part % LINE_PARTS * SEGMENT",
+            f"end = tl.minimum(begin + SEGMENT, R{self.last})",
+            *self._outer_places("line"),
+        ]
+
+    def columns(self, start: str, end: str) -> list[str]:
+        place = f"r{self.last}"
+        return [
+            f"{place} = {start} + tl.arange(0, BR)[None, :]",
+            f"valid = {place} < {end}",
+            "if WIDE:",
+            f"    {place} = {place}.to(tl.int64)",
+            f"r = line * R{self.last} + {place}",
+        ]
+
+    def _changes_within_tile(self, strides: tuple[int, ...]) -> bool:
+        return bool(strides[self.reduced[-1]])
+
+
+def region_lines(region: Region) -> int:
+    """Lines of a row: the steps of all its axes but the innermost."""
+    return prod(region.axes[axis].size for axis in region.reduced[:-1])
 
 
 class _ClassedAccess(RowAccess):

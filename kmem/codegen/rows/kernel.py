@@ -85,7 +85,7 @@ def emit_rows(
     shaped = fit_settings(like or region, settings)
     if shaped["STRATEGY"] != settings["STRATEGY"]:
         settings = {**settings, **{name: shaped[name] for name in ("STRATEGY", "BR", "SPLIT")}}
-    settings = fit_settings(region, settings)
+    settings = fit_settings(region, settings, shaped["LINED"])
     strategy = "split" if settings["STRATEGY"] == "classes" else str(settings["STRATEGY"])
     access = row_access(region, shaped, like)
     passes = RowPasses(region, strategy, settings["BK"] == 1, access)

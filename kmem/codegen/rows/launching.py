@@ -64,13 +64,22 @@ class OffsetWriter:
             first = f"tl.minimum({start}, R - 1) // R{last}"
             lines += [f"    rest{last} = {first} + tl.zeros((1, 1), tl.int32)"]
             lines += ["else:", f"    r{last} = r % R{last}", f"    rest{last} = r // R{last}"]
-            rest = f"rest{last}"
-            for place in reversed(range(last)):
-                lines += [f"r{place} = {rest}" if place == 0 else f"r{place} = {rest} % R{place}"]
-                if place:
-                    lines += [f"rest{place} = {rest} // R{place}"]
-                    rest = f"rest{place}"
+            lines += self._outer_places(f"rest{last}")
         return lines
+
+    def _outer_places(self, rest: str) -> list[str]:
+        """`r0`.. of all reduced axes but the innermost, from their common number `rest`."""
+        lines = []
+        for place in reversed(range(len(self.reduced) - 1)):
+            lines += [f"r{place} = {rest}" if place == 0 else f"r{place} = {rest} % R{place}"]
+            if place:
+                lines += [f"rest{place} = {rest} // R{place}"]
+                rest = f"rest{place}"
+        return lines
+
+    def _changes_within_tile(self, strides: tuple[int, ...]) -> bool:
+        """Whether an operand may have another element for another element of a row's tile."""
+        return any(strides[axis] for axis in self.reduced)
 
     def _within_one(self) -> str:
         """The constexpr condition that a tile changes along the innermost reduced axis alone."""
@@ -103,7 +112,7 @@ class OffsetWriter:
     ) -> str:
         """The mask of a load or store, None where the tile divides the axes."""
         rows = is_store or (self.inner is not None and bool(strides[self.inner]))
-        columns = not is_row and (is_store or any(strides[axis] for axis in self.reduced))
+        columns = not is_row and (is_store or self._changes_within_tile(strides))
         row_mask = "None if EVEN_K else k_valid"
         is_even = "EVEN_R"
         if len(self.reduced) > 1 and not is_store and not strides[self.reduced[-1]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Reduce, Region
-from kmem.codegen.rows.access import line_classes
+from kmem.codegen.rows.access import line_classes, region_lines
 from kmem.codegen.text.accumulate import LONG_CHAIN
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import ACCURACY, Settings, Space
@@ -37,6 +37,8 @@ _REDUCING_WARPS = 132 * 32 // 2
 PARTED = ("split", "classes", "pipelined")
 #: Strategies whose programs loop over a row or a part of it.
 LOOPS = ("loop", *PARTED)
+#: Elements that the tiles of a line may take, of those that it has.
+_MOST_BEYOND = 1.5
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
@@ -107,31 +109,39 @@ def read_knobs(settings: Settings) -> RowKnobs:
     )
 
 
-def fit_settings(region: Region, settings: Settings) -> dict[str, Knob]:
-    """A setting with SPLIT, SEGMENT and BR as they must be for this region's sizes.
+def fit_settings(
+    region: Region, settings: Settings, is_lined: bool | None = None
+) -> dict[str, Knob]:
+    """A setting with SPLIT, SEGMENT, BR and LINED as they must be for this region's sizes.
 
     SEGMENT is how many elements of a row a program takes. A setting found at one size stays correct
     at another: "registers" always takes the whole row, and falls back to "loop" above the largest
     tile; "shared" widens its tile until at most 64 programs share a row (more if several fit a
     multiprocessor), and falls back to "split", as "classes" does where lines have none. SPLIT
-    counts the parts of all classes together.
+    counts the parts of all classes together. LINED says that no part crosses from one line of a row
+    over several axes to the next (see access.py).
+
+    Args:
+        is_lined: whether parts may not cross lines; None: where that is worth it.
     """
     strategy, columns = str(settings["STRATEGY"]), region.columns
-    fitted = {**settings, "SPLIT": 1, "SEGMENT": columns}
+    fitted = {**settings, "SPLIT": 1, "SEGMENT": columns, "LINED": False}
     classes = line_classes(region) if strategy == "classes" else 1
     if strategy == "registers":
         fitted |= _fit_registers(region, settings)
     elif strategy == "shared":
-        fitted |= _fit_shared(region, settings)
+        fitted |= _fit_shared(region, settings, is_lined)
     elif strategy == "pipelined" and max(region.passes().values()) > 1:
         fitted["STRATEGY"] = "split"  # a second pass would have to wait for the first
     elif strategy == "classes" and classes == 1:
         fitted["STRATEGY"] = "split"
     if fitted["STRATEGY"] in PARTED:
         wanted = int(settings["SPLIT"]) if strategy in PARTED else _MAX_SHARING
-        block, share = int(fitted["BR"]), -(-columns // classes)
-        segment = -(-share // (max(1, wanted // classes) * block)) * block
-        fitted |= {"SEGMENT": segment, "SPLIT": classes * -(-share // segment)}
+        fitted["LINED"] = _is_lined(region, fitted, wanted) if is_lined is None else is_lined
+        kinds = region_lines(region) if fitted["LINED"] else classes  # of parts
+        block, share = int(fitted["BR"]), ceil_div(columns, kinds)
+        segment = ceil_div(share, max(1, wanted // kinds) * block) * block
+        fitted |= {"SEGMENT": segment, "SPLIT": kinds * ceil_div(share, segment)}
     if fitted["STRATEGY"] == "pipelined":
         lead = _REDUCING_WARPS / int(settings["num_warps"]) / int(fitted["SPLIT"])
         fitted["LEAD"] = max(1, round(lead))
@@ -145,13 +155,35 @@ def _fit_registers(region: Region, settings: Settings) -> dict[str, Knob]:
     return {"BR": whole, "SEGMENT": whole}
 
 
-def _fit_shared(region: Region, settings: Settings) -> dict[str, Knob]:
+def _fit_shared(region: Region, settings: Settings, is_lined: bool | None) -> dict[str, Knob]:
     sharing = _MAX_SHARING * sharing_places(int(settings["num_warps"]))
     share = max(int(settings["BR"]), next_power_of_two(-(-region.columns // sharing)))
     # without waiting the kernel would run more than once, which a buffer must not see
     if share * int(settings["BK"]) > _MAX_TILE or region.changes_inputs:
         return {"STRATEGY": "split", "SPLIT": _MAX_SHARING, "BR": 1024}
-    return {"BR": share, "SPLIT": -(-region.columns // share), "SEGMENT": share}
+    fitted = {"BR": share, "SPLIT": ceil_div(region.columns, share), "SEGMENT": share}
+    if is_lined is None:
+        is_lined = _is_lined(region, {**settings, **fitted}, sharing)
+    if is_lined:
+        lines = region_lines(region)
+        fitted["SPLIT"] = lines * ceil_div(region.columns // lines, share)
+    return {**fitted, "LINED": is_lined}
+
+
+def _is_lined(region: Region, fitted: Settings, most: int) -> bool:
+    """Whether parts should not cross lines, though tiles then reach beyond the ends of lines.
+
+    Args:
+        fitted: with the tile that is to be.
+        most: parts that there may be.
+    """
+    if len(region.reduced) == 1 or int(fitted["BK"]) > 1 or fitted["STRATEGY"] == "classes":
+        return False
+    lines, tile = region_lines(region), int(fitted["BR"])
+    line = region.columns // lines
+    tiles = ceil_div(line, tile)
+    fits = lines * (tiles if fitted["STRATEGY"] == "shared" else 1) <= most
+    return fits and line % tile != 0 and tiles * tile <= _MOST_BEYOND * line
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +223,8 @@ def row_space(region: Region, device: Device) -> Space:
     strategies = _strategies(region, tiles)
 
     def is_legal(settings: Settings) -> bool:
-        knobs = read_knobs(settings)
-        if settings.get(ACCURACY, 0) and not is_compensated(region, fit_settings(region, settings)):
+        knobs, fitted = read_knobs(settings), fit_settings(region, settings)
+        if settings.get(ACCURACY, 0) and not is_compensated(region, fitted):
             return False
         if knobs.strategy == "registers":
             # the tile is the whole row whatever BR says
@@ -203,6 +235,7 @@ def row_space(region: Region, device: Device) -> Space:
             _fits_tiles(region, knobs, tiles, device)
             and _is_worth_compiling(region, knobs, device)
             and not _idles(region, knobs, strategies, device)
+            and _combines_in_registers(region, read_knobs(fitted), device)
         )
 
     knobs = {
@@ -258,7 +291,7 @@ def _is_worth_compiling(region: Region, knobs: RowKnobs, device: Device) -> bool
     if knobs.strategy == "classes":
         return _is_worth_classing(region, knobs, device)
     if knobs.strategy == "shared":
-        return _fits_sharing(-(-region.columns // knobs.columns), knobs.warps, device)
+        return _fits_sharing(ceil_div(region.columns, knobs.columns), knobs.warps, device)
     return True
 
 
@@ -271,6 +304,21 @@ def _idles(region: Region, knobs: RowKnobs, strategies: tuple[str, ...], device:
 def _fits_sharing(programs: int, warps: int, device: Device) -> bool:
     places = device.sm_count * sharing_places(warps, device.warp_size)
     return 2 <= programs <= min(_MAX_SHARING * sharing_places(warps), places // 2)
+
+
+def _combines_in_registers(region: Region, fitted: RowKnobs, device: Device) -> bool:
+    """Whether a program that combines all parts of its rows itself holds their states in registers.
+
+    Source: batch norm of (16384, 4096) in turns of 128 rows and 512 parts, compiled for sm_90: 15
+    kB of a thread's stack; 14.5 ms on H200 where parts and a kernel that combines them take 1.
+    """
+    if fitted.strategy not in ("shared", "pipelined"):
+        return True
+    states = max(
+        len(REDUCTIONS[item.kind].states) for item in region.statements if isinstance(item, Reduce)
+    )
+    held = fitted.rows * next_power_of_two(fitted.split) * states
+    return held <= _MAX_VALUES_PER_THREAD * fitted.warps * device.warp_size
 
 
 def _is_worth_splitting(region: Region, knobs: RowKnobs, device: Device) -> bool:
