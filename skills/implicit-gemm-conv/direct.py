@@ -9,8 +9,10 @@ that of kmem/codegen/convolutions/staged_conv.py, which pays two passes over the
 product.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kmem.codegen.chains.approximate import approximate
+from kmem.codegen.chains.epilogue import Epilogue
 from kmem.codegen.chains.ports import AFTER, hand_in
 from kmem.codegen.convolutions.convolution import (
     Convolution,
@@ -263,8 +265,14 @@ def contraction(detail: Convolution, knobs: DirectSettings) -> int:
     return detail.taps * ceil_div(detail.group_in, knobs.block_k) * knobs.block_k
 
 
+def follow_direct(detail: Convolution, knobs: DirectSettings) -> Epilogue:
+    """What follows, as exact as the products are."""
+    return detail.epilogue if is_split(detail, knobs) else approximate(detail.epilogue)
+
+
 def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
     """The kernels and the launcher at one setting."""
+    detail = replace(detail, epilogue=follow_direct(detail, knobs))
     leaving = leave_moments(detail)
     padded_k, padded_out = contraction(detail, knobs), padded_outputs(detail, knobs.block_co)
     padded_c = detail.group_in if knobs.is_packed else padded_k // detail.taps

@@ -6,6 +6,7 @@ Which sites, knobs and times are here; the kernels are in direct.py.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kmem.codegen.chains.approximate import count_instructions
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
 from kmem.codegen.convolutions.norming import norm_cost_ms, norm_sites
 from kmem.codegen.rates import ceiling, clock_hz
@@ -15,7 +16,15 @@ from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
-from .direct import LANES, DirectSettings, contraction, emit_direct, is_split, promote_steps
+from .direct import (
+    LANES,
+    DirectSettings,
+    contraction,
+    emit_direct,
+    follow_direct,
+    is_split,
+    promote_steps,
+)
 
 MIN_CHANNELS = 8  # fewer leave most of a step of one tap empty
 STEP = 16  # the shallowest step
@@ -24,6 +33,9 @@ STEP = 16  # the shallowest step
 MOST_UNROLLED, DEEPEST_SPLIT = 8, 32
 MOST_PACKED = 32  # channels; more leave little of a step empty
 MAX_REGISTERS = 250  # of 255
+#: Sums of a thread behind which a chain of more instructions for each spills: 128 of them 480 bytes
+#: behind mish twice, 1,664 behind tanh of a softplus; none behind a hardswish, a tanh or one mish.
+MOST_SUMS, LONG_CHAIN = 64, 24
 #: Of a thread, registers beside sums and operands; and those that an epilogue's operand takes which
 #: is as large as the tile.
 OTHER_REGISTERS, OPERAND_REGISTERS = 50, 60
@@ -149,7 +161,14 @@ def _is_legal(detail: Convolution, knobs: DirectSettings, spare: int) -> bool:
             return False
     elif knobs.block_k > deepest:
         return False
+    if knobs.block_co > MOST_SUMS and _chain_instructions(detail, knobs) > LONG_CHAIN:
+        return False
     return _registers(detail, knobs) + spare <= MAX_REGISTERS
+
+
+def _chain_instructions(detail: Convolution, knobs: DirectSettings) -> float:
+    """What follows the sums, for one of them."""
+    return count_instructions(follow_direct(detail, knobs).statements)
 
 
 def _knobs(detail: Convolution, settings: Settings) -> DirectSettings:

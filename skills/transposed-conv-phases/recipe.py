@@ -8,6 +8,7 @@ values and times.
 from dataclasses import replace
 from math import prod
 
+from kmem.codegen.chains.approximate import approximate_chain
 from kmem.codegen.chains.chain import Chain, grow_chain, grow_reducing_chain
 from kmem.codegen.convolutions.windows import has_empty_rows, lattice, make_axes, taps_by_phase
 from kmem.codegen.steady import kept_operands
@@ -69,6 +70,8 @@ class TransposedConvPhases(Recipe):
     def emit(self, site: Site, settings: Settings) -> Emission:
         knobs = read_knobs(settings)
         detail: Transposed = replace(site.detail, band=knobs.band)
+        if not knobs.is_split(detail.dtype):  # what follows is as exact as the products are
+            detail = replace(detail, chain=approximate_chain(detail.chain))
         functions = write_phase_kernel(detail)
         fill = (FILL_RUN,) if has_empty_rows(detail.axes) else ()
         return Emission(

@@ -29,7 +29,10 @@ MIN_POSITIONS, WARP_POSITIONS = 64, 16
 MAX_POSITIONS = 256
 MIN_COLUMNS, MAX_CHANNELS = 8, 128
 BANDS = (1, 2, 4)
-MAX_THREAD_SUMS = 128
+#: Sums of a thread, and those behind which a chain of several special functions spills: 128 of them
+#: 848 bytes behind mish twice, 3,336 behind tanh of a softplus; 16 behind nothing (sm_90).
+MAX_THREAD_SUMS, MAX_CHAINED_SUMS = 128, 64
+MANY_SPECIAL = 1  # function for each result
 MAX_THREAD_COPIES = 32  # of one step and thread; more addresses than that spill
 OTHER_REGISTERS = 56  # of a thread, beside its sums
 #: Of the shared memory that a block may have, what the compiler needs: all but 200 of 227 KiB on
@@ -113,9 +116,14 @@ def _is_legal(detail: Transposed, knobs: PhaseSettings, most_rows: int, device: 
     copies = _operand_bytes(detail, knobs) / knobs.copy_bytes / threads
     return (
         _shared_bytes(detail, knobs) <= device.shared_bytes_per_block - COMPILER_BYTES
-        and _thread_sums(detail, knobs, device) <= MAX_THREAD_SUMS
+        and _thread_sums(detail, knobs, device) <= _most_sums(detail)
         and copies <= MAX_THREAD_COPIES
     )
+
+
+def _most_sums(detail: Transposed) -> int:
+    is_long = detail.chain.special > MANY_SPECIAL * prod(detail.output)
+    return MAX_CHAINED_SUMS if is_long else MAX_THREAD_SUMS
 
 
 def takes_bands(detail: Transposed, band: int) -> bool:

@@ -9,9 +9,11 @@ statements take in all says `count_instructions`.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from kmem.codegen.chains.chain import Chain
 from kmem.codegen.chains.epilogue import Epilogue
 
 EXP = (
@@ -88,11 +90,27 @@ def approximate(epilogue: Epilogue) -> Epilogue:
     """An epilogue with the hardware's exp and quotients, and a short erf in a gelu."""
     statements = tuple((name, _approximated(text)) for name, text in epilogue.statements)
     called = " ".join(text for _, text in statements)
-    helpers = [
-        helper for helper in epilogue.helpers if helper[0] != "stable_exp" or "stable_exp" in called
-    ]
-    helpers[:0] = [each for each in (EXP, DIVIDE, ONE_AND_ERF) if f"{each[0]}(" in called]
-    return replace(epilogue, statements=statements, helpers=tuple(helpers))
+    return replace(epilogue, statements=statements, helpers=_helpers(epilogue.helpers, called))
+
+
+def approximate_chain(chain: Chain) -> Chain:
+    """The same of what is written as a function; that of another name, for both may be written."""
+    if not chain.functions:
+        return chain
+    called, (name, exact) = chain.functions[:-1], chain.functions[-1]
+    text = _approximated(exact)
+    if text == exact:
+        return chain
+    quick = f"{name}_quick"
+    function = quick, text.replace(f"def {name}(", f"def {quick}(")
+    return replace(chain, functions=(*_helpers(called, text), function))
+
+
+def _helpers(exact: Sequence[tuple[str, str]], called: str) -> tuple[tuple[str, str], ...]:
+    """The functions that approximated text calls, of those that exact text called."""
+    kept = [helper for helper in exact if helper[0] != "stable_exp" or "stable_exp" in called]
+    added = [each for each in (EXP, DIVIDE, ONE_AND_ERF) if f"{each[0]}(" in called]
+    return (*added, *kept)
 
 
 def _approximated(text: str) -> str:
