@@ -97,7 +97,8 @@ def approximate_chain(chain: Chain) -> Chain:
     """The same of what is written as a function; that of another name, for both may be written."""
     if not chain.functions:
         return chain
-    called, (name, exact) = chain.functions[:-1], chain.functions[-1]
+    called = chain.functions[:-1]
+    name, exact = chain.functions[-1]
     text = _approximated(exact)
     if text == exact:
         return chain
