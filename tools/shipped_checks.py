@@ -7,6 +7,7 @@ GPU also captured in a CUDA graph, under reduce-overhead, and as AOTInductor's l
 
 import copy
 import os
+import subprocess
 import tempfile
 import time
 import traceback
@@ -189,9 +190,13 @@ def headers_of_wheels() -> Iterator[None]:
     """
     site = Path(torch.__file__).parent.parent
     with pytest.MonkeyPatch.context() as environment, tempfile.TemporaryDirectory() as place:
+        # of LIBRARY_PATH a compiler searches the machine's directory before its own, the rest after
+        machine = subprocess.run(["g++", "-dumpmachine"], capture_output=True, text=True)  # noqa: S607
+        link = Path(place) / machine.stdout.strip() / "libstdc++.so"
+        link.parent.mkdir(exist_ok=True)
         for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-            if "/libstdc++.so" in line and not (Path(place) / "libstdc++.so").exists():
-                (Path(place) / "libstdc++.so").symlink_to(line.split(maxsplit=5)[-1])
+            if "/libstdc++.so" in line and not link.exists():
+                link.symlink_to(line.split(maxsplit=5)[-1])
         found = {
             "CPATH": [*site.glob("nvidia/*/include"), site / "triton/backends/nvidia/include"],
             "LIBRARY_PATH": [Path(place), *site.glob("nvidia/*/lib")],
