@@ -333,3 +333,25 @@ def test_a_pooled_tile_of_volumes_keeps_what_is_no_number() -> None:
     with torch.no_grad():
         expected = model(x)
         assert torch.equal(candidate(x).isnan(), expected.isnan()) and expected.isnan().any()
+
+
+@pytest.mark.parametrize("name", ["split-half-conv", "implicit-gemm-conv"])
+@pytest.mark.parametrize(("channels", "rungs"), [(8, 2), (64, 3)])
+def test_what_follows_is_exact_on_the_last_rung(name: str, channels: int, rungs: int) -> None:
+    source = problem(
+        f"Conv2d({channels}, 64, 3)", (2, channels, 32, 32), result="nn.functional.mish(y)"
+    )
+    (site,) = RECIPES[name].match(trace_source(source)[1], Contract())
+    space = RECIPES[name].space(site, H200)
+    found = space.knobs["ACCURACY"]
+    is_split_alone = name == "split-half-conv"  # its first rung has three products
+    assert found == tuple(range(2 if is_split_alone else rungs))
+    texts = [written(name, site, rung) for rung in found]
+    assert ["stable_exp" in text for text in texts] == [False] * (len(found) - 1) + [True]
+    assert all("kmem_exp(" in text for text in texts[:-1])
+
+
+def written(name: str, site, rung: int) -> str:
+    """The kernels of some setting on a rung."""
+    setting = RECIPES[name].space(site, H200).settings()[0] | {"ACCURACY": rung}
+    return "".join(text for _, text in RECIPES[name].emit(site, setting).kernels)

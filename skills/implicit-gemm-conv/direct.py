@@ -266,8 +266,8 @@ def contraction(detail: Convolution, knobs: DirectSettings) -> int:
 
 
 def follow_direct(detail: Convolution, knobs: DirectSettings) -> Epilogue:
-    """What follows, as exact as the products are."""
-    return detail.epilogue if is_split(detail, knobs) else approximate(detail.epilogue)
+    """What follows: approximated below the last rung."""
+    return detail.epilogue if knobs.accuracy > 1 else approximate(detail.epilogue)
 
 
 def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:

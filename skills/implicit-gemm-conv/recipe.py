@@ -6,7 +6,7 @@ Which sites, knobs and times are here; the kernels are in direct.py.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kmem.codegen.chains.approximate import count_instructions
+from kmem.codegen.chains.approximate import count_instructions, has_quick_form
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
 from kmem.codegen.convolutions.norming import norm_cost_ms, norm_sites
 from kmem.codegen.rates import ceiling, clock_hz
@@ -50,9 +50,12 @@ REGISTER_INSTRUCTIONS = 4
 PART_INSTRUCTIONS = 5
 #: More for an element of packed taps: where its tap and channel lie, and whether that is inside.
 #: Source: the loop that Triton 3.9 writes for sm_90 of 3x3 taps of 8 channels, 928 instructions
-#: where taps apart have 776, at 16 elements. And the factor by which a time that nobody has
-#: measured is put higher than predicted.
-PACKED_INSTRUCTIONS, PACKED_MARGIN = 9, 1.1
+#: where taps apart have 776, at 16 elements. And what a card took of the time so predicted.
+#: Source: H200, 2026-11-23, level 2's 6, 21, 48 and 83: 0.6 to 0.9 with what surrounds them.
+PACKED_INSTRUCTIONS, PACKED_SHARE = 9, 0.7
+#: The same of three products with taps apart, by positions of a program. Source: the same day, ten
+#: problems over 8 channels (57, 65 and others): 1.2 to 1.35 and 1.8 to 2.2.
+APART_SHARES = {128: 1.25, 256: 2.0}
 STEP_INSTRUCTIONS = 45
 ISSUED_LANES = 128  # that an SM issues a clock
 #: Lines that a load of a warp touches, one a clock: its 32 positions seldom begin with one. Source:
@@ -103,7 +106,7 @@ class ImplicitGemmConv(Recipe):
             "block_co": tuple(count for count in channels if narrowest <= count <= widest),
             "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
             **packing,
-            ACCURACY: (0,) if detail.is_eager_exact else (0, 1),
+            ACCURACY: _rungs(detail),
         }
         # An operand of the epilogue as large as the tile is in registers beside the sums, where the
         # next step's operands were.
@@ -134,7 +137,9 @@ class ImplicitGemmConv(Recipe):
         exposed_ms = EXPOSED * min(compute_ms, bytes_ms)
         total_ms = max(compute_ms, bytes_ms) + exposed_ms + 2 * device.launch_ms
         total_ms += norm_cost_ms(detail, site, device)
-        return total_ms * (PACKED_MARGIN if knobs.is_packed else 1.0)
+        if knobs.is_packed:
+            return total_ms * PACKED_SHARE
+        return total_ms * (APART_SHARES[knobs.block_p] if is_split(detail, knobs) else 1.0)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         return emit_direct(site.detail, _knobs(site.detail, settings))
@@ -149,6 +154,15 @@ def _tap_choices(detail: Convolution) -> tuple[str, ...]:
     can_pack = detail.taps > 1 and detail.group_in < MOST_PACKED and detail.group_in % STEP != 0
     apart = ("apart",) if detail.group_in >= MIN_CHANNELS else ()
     return (*apart, "packed") if can_pack else apart
+
+
+def _rungs(detail: Convolution) -> tuple[int, ...]:
+    """One product of fp32 becomes three; with the last rung what follows is exact, too.
+
+    Where eager is expected to be exact the first has three: one would be refused.
+    """
+    gains_digits = detail.dtype == "float32" and has_quick_form(detail.epilogue)
+    return tuple(range(1 + (not detail.is_eager_exact) + gains_digits))
 
 
 def _is_legal(detail: Convolution, knobs: DirectSettings, spare: int) -> bool:

@@ -1,4 +1,4 @@
-"""What follows a product of rounded operands, in arithmetic as exact as that and no more.
+"""What follows a product, in arithmetic as exact as its contract asks and no more.
 
 A convolution in TF32 errs by some 2**-12 of its result, so that exp of it errs by 2**-12 of |x|,
 where the hardware's own exp errs by 2**-22 of |x|, and its quotients by 2**-22. `approximate` takes
@@ -6,6 +6,11 @@ these in the place of exact ones, which cost three to five times as many instruc
 gelu, to which 1 is added, need not be right to the last bit of its own: CUDA's takes 35
 instructions, half of which choose between the constants of two polynomials, this one 15. How many
 statements take in all says `count_instructions`.
+
+Behind exact products it errs as eager does, too, within fp32's contract of 1e-6: norms of the
+errors of sigmoid, swish, softplus and mish over normal, large, tiny and shifted values were 1.0 to
+1.8 times those of torch's own functions, 4.3e-8 at most (CPU; the hardware's exp adds up to 1.6e-7
+of an exp).
 """
 
 import re
@@ -91,6 +96,11 @@ def approximate(epilogue: Epilogue) -> Epilogue:
     statements = tuple((name, _approximated(text)) for name, text in epilogue.statements)
     called = " ".join(text for _, text in statements)
     return replace(epilogue, statements=statements, helpers=_helpers(epilogue.helpers, called))
+
+
+def has_quick_form(epilogue: Epilogue) -> bool:
+    """Whether an epilogue is written otherwise when it is approximated."""
+    return approximate(epilogue).statements != epilogue.statements
 
 
 def approximate_chain(chain: Chain) -> Chain:

@@ -255,8 +255,9 @@ def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
 
 
 def follow_staged(detail: Convolution, knobs: StagedSettings) -> Epilogue:
-    """What follows, as exact as the products are."""
-    return detail.epilogue if knobs.terms == 3 else approximate(detail.epilogue)
+    """What follows: approximated below the last rung of exact products."""
+    is_exact = knobs.terms == 3 and knobs.accuracy > 0
+    return detail.epilogue if is_exact else approximate(detail.epilogue)
 
 
 def _most_registers(detail: Convolution, knobs: StagedSettings) -> str:

@@ -9,7 +9,7 @@ be tried.
 import math
 from collections.abc import Sequence
 
-from kmem.codegen.chains.approximate import count_instructions
+from kmem.codegen.chains.approximate import count_instructions, has_quick_form
 from kmem.codegen.convolutions.boxed_conv import box_tiles, can_box, fits_boxes
 from kmem.codegen.convolutions.closing import close_sites
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
@@ -161,10 +161,12 @@ class StagedConv(Recipe):
     def _rungs(self, detail: Convolution) -> tuple[int, ...]:
         """One term of fp32 becomes three; a long sum is promoted, if it is not, or compensated.
 
-        Where eager is expected to be exact the first has three: one term would be refused.
+        With the last one what follows is exact, too. Where eager is expected to be exact the first
+        has three: one term would be refused.
         """
         gains_terms = self.terms == 1 and is_scaled(detail) and not detail.is_eager_exact
-        return tuple(range(1 + gains_terms + is_long(detail)))
+        gains_digits = is_scaled(detail) and has_quick_form(detail.epilogue)
+        return tuple(range(1 + gains_terms + (is_long(detail) or gains_digits)))
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail = _convolution(site)
