@@ -111,13 +111,13 @@ def kmem_staged_conv(
     CP: tl.constexpr, COP: tl.constexpr, PADDED_K: tl.constexpr,
     VECTOR: tl.constexpr, SKEW: tl.constexpr, TERMS: tl.constexpr,
     PROMOTE: tl.constexpr, COMPENSATED: tl.constexpr,
-    SCALED: tl.constexpr, WIDEN: tl.constexpr, TURNED: tl.constexpr,
+    SCALED: tl.constexpr, WIDEN: tl.constexpr, TURNED: tl.constexpr, KEPT_IN: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of positions by output channels of one image and group; x is staged (.., D, H, W, CP),
     S, L: strides and dilations. PROMOTE: steps in one short sum, 0 for one long sum. COMPENSATED:
     the short sums' total keeps what it loses to rounding. TURNED: sums lie in registers as they are
-    stored, along positions.
+    stored, along positions. KEPT_IN: the cache modifier of copies.
     """
     channel_blocks: tl.constexpr = COP // BLOCK_CO
     position_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
@@ -157,14 +157,18 @@ def kmem_staged_conv(
         from_x = tl.max_contiguous(tl.multiple_of(moved * CP + k % CP, VECTOR), VECTOR)[None, :]
         inside = None if PADDED_K == KD * KH * KW * CP else (k < KD * KH * KW * CP)[None, :]
         nothing = None if PADDED_K == KD * KH * KW * CP else 0.0
-        image = tl.load(x + at_x + from_x, mask=inside, other=nothing)
-        weight = tl.load(w + at_w + k[None, :])
+        image = tl.load(
+            x + at_x + from_x, mask=inside, other=nothing, cache_modifier=KEPT_IN
+        )
+        weight = tl.load(w + at_w + k[None, :], cache_modifier=KEPT_IN)
         if WIDEN:
             image, weight = image.to(tl.float32), weight.to(tl.float32)
         part = kmem_multiply_turned(image, weight, part, TURNED)
         if TERMS == 3:
-            low_weight = tl.load(w_low + at_w + k[None, :])
-            low_image = tl.load(x_low + at_x + from_x, mask=inside, other=nothing)
+            low_weight = tl.load(w_low + at_w + k[None, :], cache_modifier=KEPT_IN)
+            low_image = tl.load(
+                x_low + at_x + from_x, mask=inside, other=nothing, cache_modifier=KEPT_IN
+            )
             cross = kmem_multiply_turned(image, low_weight, cross, TURNED)
             cross = kmem_multiply_turned(low_image, weight, cross, TURNED)
         if PROMOTE > 0:
@@ -272,6 +276,10 @@ def _most_registers(detail: Convolution, knobs: StagedSettings) -> str:
     return f", maxnreg={_SHARED_REGISTERS}" if is_shared and knobs.warps == _SHARED_WARPS else ""
 
 
+#: Cache modifiers by where copies are kept. Of 16 bytes, L2 alone is Triton's choice.
+_KEPT_IN = {"l2": "", "l1": ".ca"}
+
+
 def _write_product(detail: Convolution, knobs: StagedSettings) -> list[str]:
     """The launch that multiplies the staged operands."""
     padded_c, padded_out = staged_channels(detail), padded_outputs(detail, knobs.block_co)
@@ -283,7 +291,7 @@ def _write_product(detail: Convolution, knobs: StagedSettings) -> list[str]:
         *output_arguments(detail),
         window_arguments(detail, staged_sizes(detail)),
         ", ".join(f"W{axis}={size}" for axis, size in zip("DHW", detail.window, strict=True)),
-        f"VECTOR={min(8, padded_c)}, SKEW={knobs.skew}",
+        f"VECTOR={min(8, padded_c)}, SKEW={knobs.skew}, KEPT_IN={_KEPT_IN[knobs.kept_in]!r}",
         *_shared_arguments(detail, knobs),
     )
     return [launch]

@@ -162,8 +162,9 @@ class StagedSettings:
     """The knobs of a staged convolution.
 
     A program makes `block_p` positions by `block_co` output channels, `block_k` of the contraction
-    a step. `terms`: 3 for two fp16 parts and three products, 1 for one. `copy_bytes` 16 moves
-    operands through L2 only, 8 through L1 too, where the taps of a tile meet again. Source: PTX
+    a step. `terms`: 3 for two fp16 parts and three products, 1 for one. `copy_bytes`: of a copy to
+    shared memory; of 16 go through L2 only, or with `kept_in` l1 through L1 too, as those of 8 do,
+    where the taps of a tile meet again, and the filter that programs of an SM share. Source: PTX
     ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all levels). `sums_along`: the
     axis along which a thread's sums lie; positions are how they are stored. `gather`: taps that are
     staged beside their channels, see gathered_taps.py. `copies`: who copies operands to shared
@@ -184,6 +185,7 @@ class StagedSettings:
     gather: str = "no"
     copies: str = "threads"
     programs: int = 0
+    kept_in: str = "l2"
     accuracy: int = 0
 
     @property

@@ -56,6 +56,10 @@ L2_BYTES_PER_S, L1_GAIN = 3.4e12, 2.4
 #: to 128 channels, 3x3: the product reaches 439 TFLOP/s with copies of 16 bytes, 302 with 8; over 3
 #: channels in 3D 46.
 L2_WIDE_BYTES_PER_S, L1_GAIN_OF_FEW = 8e12, 1.3
+#: What L1 adds to copies of 16 bytes over few channels, whose taps and filter it holds. Such sites
+#: took 1.2 to 1.6 times what is predicted of copies from L2; with L1 nobody has measured them.
+L1_WIDE_GAIN = 1.3
+MOST_KEPT = 16  # staged channels of which L1 is taken to hold a tile's rows
 #: Of the product's time, what it takes with the sums along positions. Source: the same; 64 to 128
 #: channels, 3x3: 0.98 and 1.1.
 ALONG_POSITIONS = {1: 0.98, 3: 1.06}
@@ -108,6 +112,7 @@ class StagedConv(Recipe):
         "gather": (Role("layout", (("no",), ("row",), ("window",))),),
         "copies": (Role("copying", (("threads",), ("boxes",))),),
         "programs": (Role("persistence"),),
+        "kept_in": (Role("residency", (("l2",), ("l1",))),),
     }
 
     def __init__(self, terms: int) -> None:
@@ -134,7 +139,7 @@ class StagedConv(Recipe):
         deepest = max(16, next_power_of_two(padded * detail.taps))
         gathers = gather_choices(detail)
         gathering = {"gather": gathers} if len(gathers) > 1 else {}
-        boxing = _box_knobs(detail, device)
+        optional = {**_box_knobs(detail, device), **_cache_knobs(detail)}
         knobs = {
             "terms": (self.terms,),
             "block_p": (64, 128, 256),
@@ -145,7 +150,7 @@ class StagedConv(Recipe):
             "stages": (2, 3, 4),
             "sums_along": ("positions", "channels"),
             **gathering,
-            **boxing,
+            **optional,
             ACCURACY: self._rungs(detail),
         }
         return Space(
@@ -154,7 +159,7 @@ class StagedConv(Recipe):
             {
                 "sums_along": "channels",
                 **dict.fromkeys(gathering, "no"),
-                **{name: values[0] for name, values in boxing.items()},
+                **{name: values[0] for name, values in optional.items()},
             },
         )
 
@@ -253,7 +258,8 @@ def _product_rate(knobs: StagedSettings, device: Device) -> float:
 def _copied_bytes_per_s(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
     """What copies to shared memory reach, all SMs together."""
     if knobs.copies_widely:
-        return by_card(L2_WIDE_BYTES_PER_S, device)
+        gain = L1_WIDE_GAIN if knobs.kept_in == "l1" else 1.0
+        return by_card(L2_WIDE_BYTES_PER_S, device) * gain
     meets_again = detail.taps > detail.axes[2].kernel > 1
     gain = L1_GAIN_OF_FEW if staged_channels(detail) <= 4 else L1_GAIN
     return by_card(L2_BYTES_PER_S, device) * (gain if meets_again else 1.0)
@@ -286,6 +292,12 @@ def _resident(detail: Convolution, knobs: StagedSettings, device: Device) -> int
     return max(1, fits)
 
 
+def _cache_knobs(detail: Convolution) -> dict[str, tuple[str, ...]]:
+    """Where copies may be kept; nothing where taps do not meet again, or in more than L1 holds."""
+    is_few = detail.taps > 1 and staged_channels(detail) <= MOST_KEPT
+    return {"kept_in": ("l2", "l1")} if is_few else {}
+
+
 def _shared_bytes(knobs: StagedSettings) -> int:
     """Shared memory of one program.
 
@@ -302,6 +314,8 @@ def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> boo
     ):
         return False  # no taps are left that would meet in L1
     if knobs.copies_widely and staged_channels(detail) % 8 != 0:
+        return False
+    if knobs.kept_in == "l1" and (knobs.has_boxes or not knobs.copies_widely):
         return False
     if knobs.programs and not knobs.has_boxes:
         return False
