@@ -80,6 +80,10 @@ _FEW_WARPS, _STARVED = 8, 2.0
 #: What tall tiles take of the time of wide ones: 0.189 against 0.177 ms (bf16 4096^3, 256x128 and
 #: 128x256).
 _TALL = 1.05
+#: What exact tiles take where b lies along K, as a linear layer's weight does. Source: H200,
+#: KernelBench level 1's 17 against 1 (6.02 to 6.18 and 3.08 to 3.19 ms), level 2's linear layers (20
+#: TFLOP/s; 2026-11-23).
+_ALONG_K = 1.95
 #: Sums of a thread: at least, and at most on tensor cores.
 _MIN_SUMS, _MAX_SUMS = 2, 128
 #: At most on FMA units, and beside an operand of the epilogue as large as the tile: 128x256 on
@@ -145,6 +149,7 @@ class TiledProducts(Recipe):
         if exact and resident_programs(knobs, loop, device) * knobs.warps < _FEW_WARPS:
             cost *= _STARVED
         cost *= _TALL if knobs.block_m > knobs.block_n else 1.0
+        cost *= _ALONG_K if exact and product.k.b == 1 < product.n.b else 1.0
         return cost + _opening_ms(product, knobs, device) + joining_ms(site, device)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
