@@ -81,7 +81,7 @@ _FEW_WARPS, _STARVED = 8, 2.0
 #: 128x256).
 _TALL = 1.05
 #: What exact tiles take where b lies along K, as a linear layer's weight does. Source: H200,
-#: KernelBench level 1's 17 against 1 (6.02 to 6.18 and 3.08 to 3.19 ms), level 2's linear layers (20
+#: KernelBench level 1: 17 against 1 (6.02 to 6.18 and 3.08 to 3.19 ms); level 2: linear layers (20
 #: TFLOP/s; 2026-11-23).
 _ALONG_K = 1.95
 #: Sums of a thread: at least, and at most on tensor cores.
