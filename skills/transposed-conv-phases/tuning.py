@@ -7,6 +7,7 @@ planes without taps as the others.
 
 from math import prod
 
+from kmem.codegen.chains.approximate import approximate_chain, chain_s
 from kmem.codegen.convolutions.windows import (
     Taps,
     WindowAxis,
@@ -154,7 +155,7 @@ def phase_cost_ms(detail: Transposed, knobs: PhaseSettings, device: Device) -> f
     source = detail.output[0] * detail.channels_in * inputs * size
     bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
     stage_s = (source + staged) / bandwidth
-    chain_s = detail.chain.seconds(device)
+    following_s = _following_s(detail, knobs, device)
     blocks = _blocks(detail, knobs)
     steps, copied = _steps(detail, knobs)
     copied *= blocks
@@ -171,10 +172,16 @@ def phase_cost_ms(detail: Transposed, knobs: PhaseSettings, device: Device) -> f
     latency_s = blocks / (device.sm_count * resident) * (steps - 1) * STEP_S
     product_s = _product_s(detail, knobs, device)
     memory_s = (staged + written + detail.chain.bytes) / bandwidth
-    seconds = (memory_s, product_s, copy_s, issue_s + chain_s, store_s, latency_s)
+    seconds = (memory_s, product_s, copy_s, issue_s + following_s, store_s, latency_s)
     exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
     deeper = 1.0 + STAGE_COST[knobs.band] * (knobs.stages - 2)
     return 1e3 * (stage_s + (max(seconds) + exposed) * deeper) + 3 * device.launch_ms
+
+
+def _following_s(detail: Transposed, knobs: PhaseSettings, device: Device) -> float:
+    """What follows every result takes."""
+    chain = detail.chain if knobs.is_split(detail.dtype) else approximate_chain(detail.chain)
+    return chain_s(chain.functions[-1:], prod(detail.output), device)
 
 
 def _covered(detail: Transposed, knobs: PhaseSettings) -> int:

@@ -24,7 +24,7 @@ from kmem.problem.costs.work import node_work
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.expressions import Helper, order_helpers
 from kmem.recipes import Operand
-from kmem.records import Device, TensorSpec, content_hash
+from kmem.records import TensorSpec, content_hash
 
 _GIVEN = "acc, n, channel, channel_ok, place, place_ok"
 _SIZES = "COUT: tl.constexpr, PLANE: tl.constexpr"
@@ -36,7 +36,7 @@ class Chain:
 
     `functions` are (name, text) of what it calls, and of itself, in order of definition.
     `by_place` is whether an operand has elements of its own for every place of a channel.
-    `simple` and `special` are operations of all elements on the FMA and special-function units.
+    `special` are operations of all elements on the special-function unit.
     A chain that `reduces` does so over the channels of a place: it is called with a tile (places,
     channels) that holds all of them, and `leaves_row` if one value of each place is left.
     """
@@ -46,7 +46,6 @@ class Chain:
     operands: tuple[str, ...] = ()
     functions: tuple[tuple[str, str], ...] = ()
     by_place: bool = False
-    simple: int = 0
     special: int = 0
     bytes: int = 0  # of the operands
     reduces: bool = False
@@ -72,11 +71,6 @@ class Chain:
         if not self.functions:
             return value
         return f"{self.name}({', '.join([value, where, *self.pointers, sizes])})"
-
-    def seconds(self, device: Device) -> float:
-        """What the arithmetic alone takes."""
-        rates = device.peak_flops_per_s
-        return max(self.simple / rates["fp32"], self.special / rates["special"])
 
 
 def grow_chain(graph: OpGraph, anchor: Node, taken: Collection[str] = ()) -> Chain:
@@ -132,7 +126,6 @@ def _write(graph: OpGraph, anchor: Node, members: Sequence[Node], epilogue: Epil
         epilogue.operands,
         (*called, (name, text)),
         any(by_place for _, _, by_place in reaches),
-        sum(each.simple for each in work),
         sum(each.special for each in work),
         sum(graph.spec(name).bytes for name in epilogue.operands),
     )
@@ -235,7 +228,6 @@ def _write_region(graph: OpGraph, nodes: tuple[str, ...], region: Region, anchor
         given,
         (*order_helpers(helpers), (name, text)),
         by_place=False,
-        simple=sum(each.simple for each in work),
         special=sum(each.special for each in work),
         bytes=sum(graph.spec(each).bytes for each in given),
         reduces=True,

@@ -9,7 +9,7 @@ be tried.
 import math
 from collections.abc import Sequence
 
-from kmem.codegen.chains.approximate import count_instructions, has_quick_form
+from kmem.codegen.chains.approximate import chain_s, has_quick_form
 from kmem.codegen.convolutions.boxed_conv import box_tiles, can_box, fits_boxes
 from kmem.codegen.convolutions.closing import close_sites
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
@@ -71,9 +71,6 @@ SHARE_OF_CEILING, SHARE_COPYING_WIDELY = {3: 0.55, 1: 0.5}, {3: 0.55, 1: 0.65}
 _EFFORT_COST = 0.05
 #: One product where eager is expected to be exact begins as three, behind those of split-half-conv.
 REFUSED = 3.0
-#: What follows the sums waits for the last product and hides nothing. Of instructions that could be
-#: issued: level 2's 4, with two mishes, took 1.07 ms more than with a relu.
-CHAIN_ISSUED = 0.75
 #: Instructions for an element that is staged with its taps gathered (13 to 40 as Triton 3.9 writes
 #: them for sm_90); and the factor by which a time that nobody has measured is put higher.
 GATHER_INSTRUCTIONS, GATHER_MARGIN = 20, 1.1
@@ -206,13 +203,14 @@ class StagedConv(Recipe):
         waits_s = (steps - 1) * STEP_S / min(MOST_AHEAD, knobs.stages - 1) + PROGRAM_S
         seconds = (product_s, copy_s, memory_s, tiles / (device.sm_count * resident) * waits_s)
         chain = follow_staged(detail, knobs).statements
-        chain_s = detail.positions * detail.batches * detail.group_out / device.warp_size
-        chain_s *= count_instructions(chain, math.prod(detail.window))
-        chain_s /= CHAIN_ISSUED * issues_per_s(device)
+        values = detail.positions * detail.batches * detail.group_out
+        following_s = chain_s(chain, values, device, math.prod(detail.window))
         exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
         exposed *= EXPOSED_COPYING_WIDELY if knobs.copies_widely else 1.0
         launches = 3 + (not site.inputs[1].kept)  # the filter is packed once
-        total_ms = 1e3 * (stage_s + max(seconds) + exposed + chain_s) + launches * device.launch_ms
+        total_ms = (
+            1e3 * (stage_s + max(seconds) + exposed + following_s) + launches * device.launch_ms
+        )
         total_ms += norm_cost_ms(detail, site, device)
         # split-half-conv has three terms
         is_refused = detail.is_eager_exact and self.terms == 1
