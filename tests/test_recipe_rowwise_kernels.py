@@ -669,3 +669,14 @@ def test_costs_count_as_many_reductions_across_lanes_as_are_written(kind: str) -
     reduction = reductions.REDUCTIONS[kind]
     written = "".join(reduction.finish(reduction.states))
     assert written.count("keep_dims=True") == reduction.across_lanes
+
+
+def test_a_row_that_has_no_lines_at_another_size_is_cut_as_any_other() -> None:
+    setup = "self.norm = nn.GroupNorm(2, 6)"
+    _, full = match_one("row-norm", problem("self.norm(x)", "torch.randn(2, 6, 1, 12)", setup))
+    single = setup.replace("2, 6", "6, 6")
+    _, small = match_one("row-norm", problem("self.norm(x)", "torch.randn(2, 6, 1, 12)", single))
+    assert fit_settings(full.detail, setting("split"))["LINED"]
+    assert len(small.detail.reduced) == 1
+    for strategy in ("split", "shared", "pipelined"):
+        assert not fit_settings(small.detail, setting(strategy), is_lined=True)["LINED"]

@@ -126,6 +126,8 @@ def fit_settings(
     """
     strategy, columns = str(settings["STRATEGY"]), region.columns
     fitted = {**settings, "SPLIT": 1, "SEGMENT": columns, "LINED": False}
+    if len(region.reduced) == 1:  # also of a size at which a row that had lines has none
+        is_lined = False
     classes = line_classes(region) if strategy == "classes" else 1
     if strategy == "registers":
         fitted |= _fit_registers(region, settings)
@@ -177,7 +179,7 @@ def _is_lined(region: Region, fitted: Settings, most: int) -> bool:
         fitted: with the tile that is to be.
         most: parts that there may be.
     """
-    if len(region.reduced) == 1 or int(fitted["BK"]) > 1 or fitted["STRATEGY"] == "classes":
+    if int(fitted["BK"]) > 1 or fitted["STRATEGY"] == "classes":
         return False
     lines, tile = region_lines(region), int(fitted["BR"])
     line = region.columns // lines
