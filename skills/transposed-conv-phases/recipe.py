@@ -8,7 +8,6 @@ values and times.
 from dataclasses import replace
 from math import prod
 
-from kmem.codegen.chains.approximate import approximate_chain
 from kmem.codegen.chains.chain import Chain, grow_chain, grow_reducing_chain
 from kmem.codegen.convolutions.windows import has_empty_rows, lattice, make_axes, taps_by_phase
 from kmem.codegen.steady import kept_operands
@@ -24,7 +23,7 @@ from .launching import write_phase_launcher
 from .operands import MULTIPLY, PACK_WEIGHT, STAGE_INPUT
 from .phases import write_phase_kernel
 from .transposed import Transposed, read_knobs
-from .tuning import MAX_CHANNELS, PHASE_ROLES, phase_cost_ms, phase_space
+from .tuning import MAX_CHANNELS, PHASE_ROLES, follow_phases, phase_cost_ms, phase_space
 
 _ALWAYS = (STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, MULTIPLY)
 MAX_ROW_STRIDE = 8  # phases along a row that one program keeps in registers
@@ -69,9 +68,8 @@ class TransposedConvPhases(Recipe):
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         knobs = read_knobs(settings)
-        detail: Transposed = replace(site.detail, band=knobs.band)
-        if not knobs.is_split(detail.dtype):  # what follows is as exact as the products are
-            detail = replace(detail, chain=approximate_chain(detail.chain))
+        chain = follow_phases(site.detail, knobs)
+        detail: Transposed = replace(site.detail, band=knobs.band, chain=chain)
         functions = write_phase_kernel(detail)
         fill = (FILL_RUN,) if has_empty_rows(detail.axes) else ()
         return Emission(

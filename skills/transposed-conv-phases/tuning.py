@@ -7,7 +7,8 @@ planes without taps as the others.
 
 from math import prod
 
-from kmem.codegen.chains.approximate import approximate_chain, chain_s
+from kmem.codegen.chains.approximate import approximate_chain, chain_s, chain_statements
+from kmem.codegen.chains.chain import Chain
 from kmem.codegen.convolutions.windows import (
     Taps,
     WindowAxis,
@@ -180,8 +181,13 @@ def phase_cost_ms(detail: Transposed, knobs: PhaseSettings, device: Device) -> f
 
 def _following_s(detail: Transposed, knobs: PhaseSettings, device: Device) -> float:
     """What follows every result takes."""
-    chain = detail.chain if knobs.is_split(detail.dtype) else approximate_chain(detail.chain)
-    return chain_s(chain.functions[-1:], prod(detail.output), device)
+    statements = chain_statements(follow_phases(detail, knobs))
+    return chain_s(statements, prod(detail.output), device)
+
+
+def follow_phases(detail: Transposed, knobs: PhaseSettings) -> Chain:
+    """What follows, as exact as the products are."""
+    return detail.chain if knobs.is_split(detail.dtype) else approximate_chain(detail.chain)
 
 
 def _covered(detail: Transposed, knobs: PhaseSettings) -> int:

@@ -134,6 +134,11 @@ def approximate_chain(chain: Chain) -> Chain:
     return replace(chain, functions=(*_helpers(called, text), function))
 
 
+def chain_statements(chain: Chain) -> tuple[tuple[str, str], ...]:
+    """What a chain's own function does, without its signature, as an epilogue has it."""
+    return tuple(("", text.partition("):\n")[2]) for _, text in chain.functions[-1:])
+
+
 def _helpers(exact: Sequence[tuple[str, str]], called: str) -> tuple[tuple[str, str], ...]:
     """The functions that approximated text calls, of those that exact text called."""
     kept = [helper for helper in exact if helper[0] != "stable_exp" or "stable_exp" in called]
