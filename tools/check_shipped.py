@@ -8,8 +8,9 @@
                best of eager, torch.compile and (for the product) max-autotune
     all        the three, one after the other, with a share of the time each (the default)
 
-Winners are of problems/, or of the PATHs that are named, such as problems/softmax and
-KernelBench/level1 KernelBench/level2 KernelBench/level3; directories take turns. Kernels come from
+Winners are of problems/, or of the PATHS that are named, such as problems/softmax and
+KernelBench/level1 KernelBench/level2 KernelBench/level3; directories take turns. Of `buckets` the
+PATHS are names, such as linear_gelu, where not both are wanted. Kernels come from
 db/evidence or are what recipes write first; there is no search. Prints a row for each thing
 checked, and rewrites shipped.json under $OUT (default: runs) at each, so that a
 call that is cut short leaves what it had; ends with 1 if anything failed. `--dry` does the same
@@ -61,7 +62,7 @@ WORKERS_AT_ONCE = max(2, len(os.sched_getaffinity(0)) - 2)
 #: What a part is given: its options, a directory, and whom it tells what it has found so far.
 Part: TypeAlias = Callable[[argparse.Namespace, Path, Callable[[Any], None]], None]
 #: Of the time of the buckets, after which no further shape is prepared.
-PREPARING = 0.5
+PREPARING = 0.65
 #: Kernels of a problem that may be tried until one is right.
 KERNELS = 4
 
@@ -71,7 +72,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("part", nargs="?", default="all", choices=[*PARTS, "all", "worker"])
-    parser.add_argument("paths", nargs="*", help="of winners (default: problems/)")
+    parser.add_argument("paths", nargs="*", help="of winners, or names of buckets")
     parser.add_argument("--seconds", type=float, default=460.0, help="for all parts (default: 460)")
     parser.add_argument("--winners", type=int, default=20, help="stop after so many (default: 20)")
     parser.add_argument("--workers", type=int, default=WORKERS_AT_ONCE, help="processes at once")
@@ -271,14 +272,14 @@ def check_winner(problem: Problem, place: str) -> dict[str, Any]:
 def check_buckets(options: argparse.Namespace, place: Path, keep: Callable[[Any], None]) -> None:
     """Shapes are prepared in many processes at once, which then time them one after the other."""
     left = options.ends - time.monotonic()
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in BUCKETS}
+    wanted = [name for name in BUCKETS if name in (options.paths or BUCKETS)]
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
     workers = 2 if options.dry else options.workers
+    to_each = str(workers), str(place), str(PREPARING * left)
     told: dict[str, Any] = {}
     with ExitStack() as stack:
         asked = [
-            stack.enter_context(
-                Conversation("bucket", str(number), str(workers), str(place), str(PREPARING * left))
-            )
+            stack.enter_context(Conversation("bucket", ",".join(wanted), str(number), *to_each))
             for number in range(workers)
         ]
         stack.enter_context(ended_at(options.ends, asked))

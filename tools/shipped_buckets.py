@@ -69,9 +69,11 @@ def get_init_inputs():
 BUCKETS = {"rms_residual": RMS, "linear_gelu": GELU}
 SHAPES = "rows=1,8,64,512,1000,2048,4096,6000,8192,16384 width=768,1024,2048,4096"
 DRY_SHAPES = "rows=1,20 width=64"
-#: Kernels of a shape that are compared at most, and asked for of each skill. Of products three of
-#: each: what is predicted to be fastest is not where a few microseconds count.
+#: Kernels of a shape that are compared at most, and asked for of each skill.
 _KERNELS = {"rms_residual": (6, 6), "linear_gelu": (9, 3)}
+#: The same of up to so many rows: what is predicted to be fastest is not where a few microseconds
+#: count, and kernels of few rows are soon compiled.
+_FEW_ROWS, _KERNELS_OF_FEW = 8, (24, 12)
 #: About half a millisecond at the clocks of the cards of today.
 _QUEUEING_CYCLES = 1_000_000
 #: Calls in a row take this long together, or are this many.
@@ -111,20 +113,23 @@ class Prepared:
     repeats: int
 
 
-def bucket_worker(first: str, workers: str, place: str, seconds: str) -> Iterator[dict[str, Any]]:
+def bucket_worker(
+    names: str, first: str, workers: str, place: str, seconds: str
+) -> Iterator[dict[str, Any]]:
     """Prepare every so many shapes; then, once a line comes in, time them.
 
     The first answer is how many there are, the others are rows. A process that has compiled a
     baseline times it, too, for compiling it again takes most of the time.
 
     Args:
-        first: of the shapes of both buckets.
+        names: of `BUCKETS`, between commas.
+        first: of the shapes of each bucket.
         seconds: until no further shape is prepared.
     """
     ends = time.monotonic() + float(seconds)
     prepared: dict[str, list[Prepared]] = {}
-    for name, text in BUCKETS.items():
-        for shape in shapes_of(text)[int(first) :: int(workers)]:
+    for name in names.split(","):
+        for shape in shapes_of(BUCKETS[name])[int(first) :: int(workers)]:
             if time.monotonic() < ends:
                 prepared.setdefault(name, []).append(prepare(name, shape, Path(place)))
     yield {"prepared": sum(map(len, prepared.values()))}
@@ -139,7 +144,8 @@ def prepare(name: str, shape: Any, place: Path) -> Prepared:
     problem = at_shape(BUCKETS[name], shape, place / f"{name}.py")
     label = label_of(shape)
     with Memory() as memory:
-        kernels = write_kernels(problem, memory, *_KERNELS[name])
+        few = dict(shape)["ROWS"] <= _FEW_ROWS
+        kernels = write_kernels(problem, memory, *(_KERNELS_OF_FEW if few else _KERNELS[name]))
     if not GPU:
         problem = at_small_sizes(problem, place / f"{name}_{label}_small.py")
     written = [
