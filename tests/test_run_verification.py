@@ -1,8 +1,10 @@
 """Final verdicts: down the ranking until a kernel holds or the minutes are over."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ladder_runs import (
@@ -16,10 +18,11 @@ from ladder_runs import (
 )
 
 from kmem.memory.store import Memory
-from kmem.records import Candidate, Kernel, Move, Run, Task
+from kmem.records import Candidate, Kernel, Move, Recalled, Run, SiteChoice, Task
 from kmem.run import replay
-from kmem.run.loop import _batches
 from kmem.run.stages import verifying
+from kmem.run.stages.batches import in_batches
+from kmem.run.stages.recall import Remembered
 from kmem.run.state.clock import Clock
 
 
@@ -269,20 +272,50 @@ def test_a_better_baseline_that_comes_late_is_timed_against_the_winner(tmp_path:
     assert result.reason.endswith("nothing beat the best baseline")
 
 
-def test_the_direction_that_is_predicted_to_be_the_fastest_goes_ahead() -> None:
-    def candidate(skill: str, predicted_ms: float | None, move: Move = Move.SEED) -> Candidate:
-        task = Task(move, skill, None, 2, "")
-        text = f"# {skill} {predicted_ms}"
-        return Candidate(Kernel(text), task, "recipes", 0.1, predicted_ms)
+def scout(skill: str, predicted_ms: float | None, move: Move = Move.SEED) -> Candidate:
+    choices = (SiteChoice("site", "conv", skill, ()),) if move is Move.RECALL else ()
+    task = Task(move, skill, None, 2, "", choices)
+    return Candidate(Kernel(f"# {skill} {predicted_ms}"), task, "recipes", 0.1, predicted_ms)
 
-    slow, quick = candidate("pointwise", 3.0), candidate("conv", 1.0)
-    quick_too, model = candidate("conv", 0.5), candidate("idea", None)
-    recalled = candidate("like", 2.0, Move.RECALL)
-    written = [slow, quick, quick_too, model, recalled]
-    parts = SimpleNamespace(
+
+def parts_at_the_beginning(card: str = "NVIDIA H200") -> Any:
+    return SimpleNamespace(
         run=SimpleNamespace(start=None),
         history=SimpleNamespace(best=None),
-        session=SimpleNamespace(present=True),
+        session=SimpleNamespace(
+            present=True, traced=SimpleNamespace(device=SimpleNamespace(full_name=card))
+        ),
     )
+
+
+def test_the_direction_that_is_predicted_to_be_the_fastest_goes_ahead() -> None:
+    slow, quick, quick_too = scout("pointwise", 3.0), scout("conv", 1.0), scout("conv", 0.5)
+    model = scout("idea", None)
+    written = [slow, quick, quick_too, model]
     # of each direction the first; the second of one comes with the rest
-    assert _batches(written, parts) == [[recalled], [quick, slow, model], [quick_too]]
+    expected = [[quick], [slow, model], [quick_too]]
+    assert in_batches(written, parts_at_the_beginning(), Remembered((), ())) == expected
+
+
+def test_what_memory_holds_goes_ahead_beside_a_guess_that_is_expected_to_be_faster() -> None:
+    slow, quick, recalled = (
+        scout("pointwise", 3.0),
+        scout("conv", 1.0),
+        scout("like", 1.05, Move.RECALL),
+    )
+    written = [slow, quick, recalled]
+    alone, beside = [[recalled], [quick, slow]], [[recalled, quick], [slow]]
+    parts = parts_at_the_beginning()
+    # by predictions the two are as fast; this very graph took longer on such a card
+    assert in_batches(written, parts, Remembered((), ())) == alone
+    outcome = SimpleNamespace(
+        choices=recalled.task.choices, device="NVIDIA H200", latency_ms=1.2, graph_hash="g"
+    )
+    exact = Remembered((Recalled(outcome, None, True, 0.0, True),), ())  # type: ignore[arg-type]
+    like = Remembered((Recalled(outcome, None, False, 0.1, True),), ())  # type: ignore[arg-type]
+    assert in_batches(written, parts, exact) == beside
+    assert in_batches(written, parts, like) == alone
+    assert in_batches(written, parts_at_the_beginning("NVIDIA L4"), exact) == alone
+    # nothing is known but that it is slower
+    recalled = replace(recalled, whole_ms=2.0)
+    assert in_batches([slow, quick, recalled], parts, like) == [[recalled, quick], [slow]]

@@ -7,13 +7,12 @@ from stages/authors.py through evaluation/measuring.py into the history, and fro
 situations of the next round; state/recorder.py keeps a copy of everything.
 """
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from kmem.interfaces import RECIPES, UNAIDED, CompletionArchive, Situation
+from kmem.interfaces import RECIPES, CompletionArchive, Situation
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.orchestrate.accuracy import needed_rungs
@@ -26,10 +25,11 @@ from kmem.orchestrate.plan import (
 from kmem.orchestrate.stop import has_gained, is_as_remembered, minutes_used_up, reason_to_stop
 from kmem.orchestrate.vetoes import Past, count_doubts
 from kmem.plugins import Registry
-from kmem.records import Candidate, Move, Plan, Run, RunResult, RunState, Strategy, Task
+from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy, Task
 from kmem.run.report.convergence import load_plotting
 from kmem.run.setup.session import Session
 from kmem.run.stages.authors import Authors
+from kmem.run.stages.batches import in_batches
 from kmem.run.stages.conclude import conclude
 from kmem.run.stages.parts import OpenEvaluator, Parts, open_parts
 from kmem.run.stages.recall import Remembered, recall
@@ -40,9 +40,6 @@ from kmem.run.stages.verifying import is_winner, verify_early, verify_ranking
 from kmem.run.state.clock import Clock
 from kmem.run.state.conversations import FiledArchive
 from kmem.run.state.progress import Event
-
-#: Candidates that are measured ahead of all others, each from another direction.
-_SCOUTS = 4
 
 
 def optimize(
@@ -256,7 +253,7 @@ def _measure_and_repair(
     It ends when all pass, nothing new comes back, the chains of repairs are used up, or memory
     expects too little of the rest of a first round.
     """
-    batches = _batches(_credit_unaided(candidates), parts)
+    batches = in_batches(candidates, parts, remembered)
     parts.measurer.expect([candidate for batch in batches for candidate in batch])
     for place, batch in enumerate(batches):
         left = sum(map(len, batches[place:]))
@@ -271,45 +268,6 @@ def _measure_and_repair(
             repaired = authors.write_repairs(measured, situations)
             measured = parts.measurer.measure(number, repaired, situations)
         verify_early(parts, situations, authors)
-
-
-def _credit_unaided(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """One candidate for each text: a skill earns nothing by what is written without it too."""
-    kept: dict[str, Candidate] = {}
-    for candidate in candidates:
-        if candidate.task.skill == UNAIDED:
-            kept[candidate.kernel.hash] = candidate
-        else:
-            kept.setdefault(candidate.kernel.hash, candidate)
-    return list(kept.values())
-
-
-def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Candidate]]:
-    """The candidates in the order in which they are measured.
-
-    The kernel that a run starts from is measured by itself, ahead of all others. While nothing has
-    passed, the best guess of all goes ahead, then those of the next directions, on a GPU: so a run
-    has a verified kernel long before it has compiled and measured the rest.
-    """
-    start = parts.run.start
-    own = [each for each in candidates if start and each.kernel.hash == start.hash]
-    if own:
-        others = [candidate for candidate in candidates if candidate not in own]
-        return [own, *_batches(others, parts)]
-    if parts.history.best is not None or not parts.session.present:
-        return [candidates]
-    first: dict[Task, Candidate] = {}
-    for candidate in candidates:
-        first.setdefault(candidate.task, candidate)
-    scouts = sorted(first.values(), key=_promise)[:_SCOUTS]
-    others = [candidate for candidate in candidates if candidate not in scouts]
-    return [batch for batch in (scouts[:1], scouts[1:], others) if batch]
-
-
-def _promise(candidate: Candidate) -> tuple[bool, float]:
-    """What sorts the likeliest first: what memory holds, then by the predicted time."""
-    predicted_ms = math.inf if candidate.whole_ms is None else candidate.whole_ms
-    return candidate.task.move is not Move.RECALL, predicted_ms
 
 
 def _raise_rungs(

@@ -17,5 +17,6 @@ A round (stage 4 is kmem/orchestrate/, stage 6 evaluation/measuring.py):
 The end:
 
 - verifying.py: final verdicts: an early one, and down the ranking at the end, with repairs.
+- batches.py: in which order candidates are measured, and how many at a time.
 - conclude.py: the end of a run: its winner kept, and what came of it.
 """

@@ -1,0 +1,94 @@
+"""In which order the candidates of a round are measured, and how many of them at a time.
+
+After each batch the run looks at its clock, at what memory expects of the rest, and for a kernel
+that deserves a verdict.
+"""
+
+import math
+from collections.abc import Sequence
+
+from kmem.interfaces import UNAIDED
+from kmem.records import Candidate, Move, Task
+from kmem.run.stages.parts import Parts
+from kmem.run.stages.recall import Remembered
+
+#: Candidates that are measured ahead of all others, each from another direction.
+_SCOUTS = 4
+#: A kernel is expected to be faster than another below this ratio of their times. Predictions are
+#: off by more, but one measurement more is soon paid back.
+_CLEARLY_FASTER = 0.9
+
+
+def in_batches(
+    candidates: Sequence[Candidate], parts: Parts, remembered: Remembered
+) -> list[Sequence[Candidate]]:
+    """The candidates in the order in which they are measured.
+
+    The kernel that a run starts from is measured by itself, ahead of all others. While nothing has
+    passed, the best guess of all goes ahead, then those of the next directions, on a GPU: so a run
+    has a verified kernel long before it has compiled and measured the rest. What memory holds goes
+    ahead with the best guess beside it, where that is expected to be faster: of a large module one
+    verdict takes most of the minutes.
+    """
+    start, written = parts.run.start, _credit_unaided(candidates)
+    if start and (own := [each for each in written if each.kernel.hash == start.hash]):
+        others = [each for each in written if each not in own]
+        return [own, *_likeliest_first(others, parts, remembered)]
+    return _likeliest_first(written, parts, remembered)
+
+
+def _credit_unaided(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """One candidate for each text: a skill earns nothing by what is written without it too."""
+    kept: dict[str, Candidate] = {}
+    for candidate in candidates:
+        if candidate.task.skill == UNAIDED:
+            kept[candidate.kernel.hash] = candidate
+        else:
+            kept.setdefault(candidate.kernel.hash, candidate)
+    return list(kept.values())
+
+
+def _likeliest_first(
+    candidates: Sequence[Candidate], parts: Parts, remembered: Remembered
+) -> list[Sequence[Candidate]]:
+    if parts.history.best is not None or not parts.session.present:
+        return [candidates]
+    first: dict[Task, Candidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.task, candidate)
+    scouts = sorted(first.values(), key=_promise)[:_SCOUTS]
+    ahead = [*scouts[:1], *_faster_guess(scouts, parts, remembered)]
+    behind = [scout for scout in scouts if scout not in ahead]
+    others = [candidate for candidate in candidates if candidate not in scouts]
+    return [batch for batch in (ahead, behind, others) if batch]
+
+
+def _promise(candidate: Candidate) -> tuple[bool, float]:
+    """What sorts the likeliest first: what memory holds, then by the predicted time."""
+    return candidate.task.move is not Move.RECALL, _predicted_ms(candidate)
+
+
+def _faster_guess(
+    scouts: Sequence[Candidate], parts: Parts, remembered: Remembered
+) -> list[Candidate]:
+    """The best guess, if memory's kernel leads and is expected to be slower."""
+    guesses = [scout for scout in scouts[1:] if scout.task.move is not Move.RECALL][:1]
+    if not guesses or scouts[0].task.move is not Move.RECALL:
+        return []
+    limit_ms = _CLEARLY_FASTER * _remembered_ms(scouts[0], parts, remembered)
+    return guesses if _predicted_ms(guesses[0]) < limit_ms else []
+
+
+def _remembered_ms(recalled: Candidate, parts: Parts, remembered: Remembered) -> float:
+    """What a recalled kernel took for this very graph on such a card, else what is predicted."""
+    card = parts.session.traced.device.full_name
+    for hit in remembered.winners:
+        outcome = hit.outcome
+        is_same = hit.exact and outcome.choices == recalled.task.choices
+        if is_same and outcome.device == card and outcome.latency_ms is not None:
+            return outcome.latency_ms
+    return _predicted_ms(recalled)
+
+
+def _predicted_ms(candidate: Candidate) -> float:
+    return math.inf if candidate.whole_ms is None else candidate.whole_ms
