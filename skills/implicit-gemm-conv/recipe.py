@@ -51,8 +51,10 @@ PART_INSTRUCTIONS = 5
 #: More for an element of packed taps: where its tap and channel lie, and whether that is inside.
 #: Source: the loop that Triton 3.9 writes for sm_90 of 3x3 taps of 8 channels, 928 instructions
 #: where taps apart have 776, at 16 elements. And what a card took of the time so predicted.
-#: Source: H200, 2026-11-23, level 2's 6, 21, 48 and 83: 0.6 to 0.9 with what surrounds them.
+#: Source: H200, 2026-11-23, level 2's 6, 21, 48 and 83: 0.6 to 0.9 with what surrounds them. Tiles
+#: of 64 channels and more, by positions: 1.6 and 1.7, and 2.5 (2026-11-24, level 1's 50, 60, 66).
 PACKED_INSTRUCTIONS, PACKED_SHARE = 9, 0.7
+PACKED_WIDE_SHARES = {128: 1.6, 256: 2.5}
 #: The same of three products with taps apart, by positions of a program. Source: the same day, ten
 #: problems over 8 channels (57, 65 and others): 1.2 to 1.35 and 1.8 to 2.2.
 APART_SHARES = {128: 1.25, 256: 2.0}
@@ -61,7 +63,7 @@ ISSUED_LANES = 128  # that an SM issues a clock
 #: Lines that a load of a warp touches, one a clock: its 32 positions seldom begin with one. Source:
 #: with 16 and 32 lines (loads along channels) a step of 64 and 128 of them took 1390 to 1700 and
 #: 4580 to 4960 clocks, the lines plus what `busy` below sums. H200, 2026-11-21, KernelBench level
-#: 1, problems 57, 58, 64, 86.
+#: 1, problems 57, 58, 64, 86. A stride takes as many more.
 LOAD_LINES = 1.5
 MULTIPLIED_ROWS = 64  # a warp group multiplies at least as many
 #: From a step's loads to their arrival; start, first loads and store of a program.
@@ -138,7 +140,8 @@ class ImplicitGemmConv(Recipe):
         total_ms = max(compute_ms, bytes_ms) + exposed_ms + 2 * device.launch_ms
         total_ms += norm_cost_ms(detail, site, device)
         if knobs.is_packed:
-            return total_ms * PACKED_SHARE
+            is_wide = knobs.block_co >= MULTIPLIED_ROWS
+            return total_ms * (PACKED_WIDE_SHARES[knobs.block_p] if is_wide else PACKED_SHARE)
         return total_ms * (APART_SHARES[knobs.block_p] if is_split(detail, knobs) else 1.0)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
@@ -213,7 +216,8 @@ def _step_cycles(detail: Convolution, knobs: DirectSettings, device: Device) -> 
     rows = max(MULTIPLIED_ROWS, knobs.block_co)
     multiply = 2.0 * rows * knobs.block_p * knobs.block_k / rate
     multiply *= 3 if is_split(detail, knobs) else 1
-    return issue + multiply + knobs.block_k * knobs.block_p * LOAD_LINES / LANES
+    lines = LOAD_LINES + (0 if detail.flipped else detail.axes[2].stride - 1)
+    return issue + multiply + knobs.block_k * knobs.block_p * lines / LANES
 
 
 def _registers(detail: Convolution, knobs: DirectSettings) -> float:

@@ -25,6 +25,12 @@ from .work import finish_s, statistics_s
 SHARE_OF_CEILING, SHARE_IN_DEPTH = 0.88, 0.8
 MANY_OUTPUTS, FEW_OUTPUTS = 64, 0.72
 SHARE_TRANSPOSED = 0.62
+#: Transposed without a stride it takes as long for 16, 24 and 48 outputs in depth as for 64: 4.1,
+#: 2.9 and 1.9 times what their products would (level 1's 58, 70, 61); in two dimensions 1.4 to 1.6
+#: times with 32 (71, 78). With a stride and a dilation all of it takes 1.9 to 3 times as long (77,
+#: 79, 81).
+NARROWING = {True: 1.0, False: 0.6}
+DILATED_COST = 2.5
 SHARE_OF_FP32, SHARE_OF_FP32_TRANSPOSED = 0.75, 0.2
 #: Host time of one of several calls, and the share of its device time that is not hidden by it: 27
 #: taps at stride 2 take 0.88 ms with 8 calls and 0.74 with one, 25 taps 0.28 with 4 and 0.15. And
@@ -197,7 +203,9 @@ def _library_s(
     product_s = _product_s(detail, knobs, part, device)
     if part is None and _is_spread(detail):
         product_s += made * between / bandwidth
-    return max(product_s, (staged + made) * between / bandwidth)
+    seconds = max(product_s, (staged + made) * between / bandwidth)
+    is_dilated = any(axis.dilation > 1 for axis in base.axes)
+    return seconds * (DILATED_COST if part is None and _is_spread(detail) and is_dilated else 1.0)
 
 
 def _is_spread(detail: VendorConv) -> bool:
@@ -224,8 +232,11 @@ def _product_s(
     elif is_spread:
         share = SHARE_TRANSPOSED
     else:
-        share = SHARE_IN_DEPTH if base.axes[0].kernel > 1 else SHARE_OF_CEILING
+        is_deep = base.axes[0].kernel > 1
+        share = SHARE_IN_DEPTH if is_deep else SHARE_OF_CEILING
         share *= FEW_OUTPUTS if outputs <= MANY_OUTPUTS else 1.0
+        if detail.is_transposed and part is None:
+            share *= min(1.0, outputs / MANY_OUTPUTS) ** NARROWING[is_deep]
     share *= min(1.0, padded_in / WIDE_CHANNELS) ** FILLING * min(1.0, outputs / WIDE_OUTPUTS)
     flops = detail.flops * padded_in / base.group_in * padded_out / base.group_out
     if part is not None:

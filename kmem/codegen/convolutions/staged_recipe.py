@@ -56,10 +56,10 @@ L2_BYTES_PER_S, L1_GAIN = 3.4e12, 2.4
 #: to 128 channels, 3x3: the product reaches 439 TFLOP/s with copies of 16 bytes, 302 with 8; over 3
 #: channels in 3D 46.
 L2_WIDE_BYTES_PER_S, L1_GAIN_OF_FEW = 8e12, 1.3
-#: What L1 adds to copies of 16 bytes over few channels, whose taps and filter it holds. Such sites
-#: took 1.2 to 1.6 times what is predicted of copies from L2; with L1 nobody has measured them.
-L1_WIDE_GAIN = 1.3
-MOST_KEPT = 16  # staged channels of which L1 is taken to hold a tile's rows
+#: Staged channels of which L1 may hold a tile's rows; and of the time with copies of 16 bytes over
+#: so few, wherever they are kept, what a card took. Source: H200, 2026-11-23 and -24, 32 kernels of
+#: level 1's 50, 54, 60 and 66 and level 2's 7, 57, 69, 71, 73 and 82: 1.17 to 1.7.
+MOST_KEPT, FEW_CHANNELS_COST = 16, 1.4
 #: Of the product's time, what it takes with the sums along positions. Source: the same; 64 to 128
 #: channels, 3x3: 0.98 and 1.1.
 ALONG_POSITIONS = {1: 0.98, 3: 1.06}
@@ -173,6 +173,7 @@ class StagedConv(Recipe):
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail = _convolution(site)
         knobs = read_staged(detail, settings)
+        is_few = _is_few(detail)
         source = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype]
         detail = gather_taps(detail, knobs.gather)
         elements = detail.batches * _staged_elements(detail)
@@ -215,6 +216,7 @@ class StagedConv(Recipe):
         # split-half-conv has three terms
         is_refused = detail.is_eager_exact and self.terms == 1
         total_ms *= 1.0 if knobs.gather == "no" else GATHER_MARGIN
+        total_ms *= FEW_CHANNELS_COST if is_few and knobs.copies_widely else 1.0
         total_ms *= BOXES_MARGIN[bool(knobs.programs)] if knobs.has_boxes else 1.0
         return total_ms * (REFUSED if is_refused else 1.0)
 
@@ -256,8 +258,7 @@ def _product_rate(knobs: StagedSettings, device: Device) -> float:
 def _copied_bytes_per_s(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
     """What copies to shared memory reach, all SMs together."""
     if knobs.copies_widely:
-        gain = L1_WIDE_GAIN if knobs.kept_in == "l1" else 1.0
-        return by_card(L2_WIDE_BYTES_PER_S, device) * gain
+        return by_card(L2_WIDE_BYTES_PER_S, device)
     meets_again = detail.taps > detail.axes[2].kernel > 1
     gain = L1_GAIN_OF_FEW if staged_channels(detail) <= 4 else L1_GAIN
     return by_card(L2_BYTES_PER_S, device) * (gain if meets_again else 1.0)
@@ -292,8 +293,11 @@ def _resident(detail: Convolution, knobs: StagedSettings, device: Device) -> int
 
 def _cache_knobs(detail: Convolution) -> dict[str, tuple[str, ...]]:
     """Where copies may be kept; nothing where taps do not meet again, or in more than L1 holds."""
-    is_few = detail.taps > 1 and staged_channels(detail) <= MOST_KEPT
-    return {"kept_in": ("l2", "l1")} if is_few else {}
+    return {"kept_in": ("l2", "l1")} if _is_few(detail) else {}
+
+
+def _is_few(detail: Convolution) -> bool:
+    return detail.taps > 1 and staged_channels(detail) <= MOST_KEPT
 
 
 def _shared_bytes(knobs: StagedSettings) -> int:
