@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from scripted_evaluator import make_run, open_traced_session
 from kmem.host.environment import CORES_VARIABLE
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
+from kmem.problem.traced import TracedProblem
 from kmem.records import Baseline, Kernel, Measurement, Status, Timing
 from kmem.run.evaluation import evaluator
 from kmem.run.evaluation.processes import EvaluatorProcesses
@@ -37,6 +39,11 @@ class StandingJudge:
         self.left: list[float] = []
         self.verified_next: list[bool] = []
         self.verdict_takes_s, self.status = 4.0, Status.PASSED
+        self.others_take_s = 0.0  # of a verdict's time
+
+    @property
+    def own_time(self) -> float:
+        return self._clock.now - self.waited_s
 
     def open(self) -> None:
         pass
@@ -61,9 +68,27 @@ class StandingJudge:
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
         self._clock.now += self.verdict_takes_s
+        self.waited_s += self.others_take_s
         passes = self.status is Status.PASSED
         timing = Timing(1.0, 1.0, 1.0, 30) if passes else None
         return Measurement(self.status, timing, estimated=False, log="" if passes else "it is not")
+
+
+class StandingPool:
+    """A pool that compiles nothing, and is asked to in the order of `begun`."""
+
+    def __init__(self, traced: TracedProblem, **options: object) -> None:
+        self.traced, self.begun = traced, []
+        self.is_postponed = False
+
+    @contextmanager
+    def postponed(self) -> Iterator[None]:
+        self.is_postponed = True
+        yield
+        self.is_postponed = False
+
+    def begin(self, kernels: Sequence[Kernel], *, timeout_s: float) -> None:
+        self.begun.append([kernel.source for kernel in kernels])
 
 
 @pytest.fixture
@@ -73,7 +98,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[evaluator.
     judge = StandingJudge(clock)
     monkeypatch.setattr(evaluator, "time", clock)
     monkeypatch.setattr(evaluator, "Judge", lambda *args, **options: judge)
-    monkeypatch.setattr(evaluator, "CompilePool", lambda *args, **options: None)
+    monkeypatch.setattr(evaluator, "CompilePool", StandingPool)
     run = make_run(tmp_path, base_url="", minutes=1.0)
     with Memory(tmp_path / "kmem.db") as memory:
         session = replace(open_traced_session(memory), present=True)
@@ -127,9 +152,24 @@ def test_the_minutes_that_are_kept_follow_how_long_a_verification_takes(
     assert live.reserve_s == 15.0
     live.verify(Kernel("# a kernel"), ())
     assert live.reserve_s == 8.0
+    live.judge.verdict_takes_s, live.judge.others_take_s = 100.0, 96.0
+    live.verify(Kernel("# one that waits for other programs"), ())
+    assert live.reserve_s == 8.0
+    live.judge.others_take_s = 0.0
     live.judge.verdict_takes_s = 100.0
     live.verify(Kernel("# a slow one"), ())
     assert live.reserve_s == 30.0, "never more than half of them"
+
+
+def test_small_sizes_are_compiled_while_the_judge_checks_the_full_one(
+    live: evaluator.LiveEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, small = live._pool, live._small_pool
+    assert small.traced.workload == live._session.traced.workloads["small"]
+    at_work: list[bool] = []
+    monkeypatch.setattr(small, "begin", lambda *args, **options: at_work.append(full.is_postponed))
+    live.verify(Kernel("# one"), ())
+    assert at_work == [True], "ahead of candidates that wait for a compiler"
 
 
 def test_the_first_kernel_of_all_that_comes_alone_is_verified_next(

@@ -5,6 +5,7 @@ No GPU: the clock is made up.
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,11 +22,17 @@ from kmem.measure.oracle.answers.expected import SlicedExpected
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.spots import LOOKED_AT, SETTLED, SPOTS, Spots, TimedResult
 from kmem.measure.pool.process import WorkerProcess
-from kmem.measure.timing.gpu_clock import ClockSettings, LoadedModule, time_pairs
+from kmem.measure.timing.gpu_clock import (
+    ClockSettings,
+    LoadedModule,
+    TimedSamples,
+    least_host_ms,
+    time_pairs,
+)
 from kmem.measure.timing.inputs import TimedInputs
-from kmem.measure.worker.commands import Load
+from kmem.measure.worker.commands import Load, Time
 from kmem.measure.worker.tensors import Placement
-from kmem.records import Contract, Kernel, Problem, Status, Workload
+from kmem.records import Contract, Kernel, Problem, Status, Timing, Workload
 
 #: Stands in for the clock of the GPU in a worker; it calls what is timed in the same order, and
 #: says 20 ms.
@@ -242,3 +249,20 @@ def test_a_misplaced_nan_is_further_than_any_number() -> None:
 def test_enough_calls_are_looked_at() -> None:
     assert 0.5**LOOKED_AT < 1e-6
     assert 0.75**LOOKED_AT < 2e-3
+
+
+def test_a_host_time_that_is_out_of_proportion_is_taken_again() -> None:
+    asked: list[int] = []
+
+    def request(command: Time, *, timeout_s: float) -> dict[str, list[float]]:
+        asked.append(command.host_count)
+        return {"event_ms": [4.0] * command.count, "host_ms": [4.2] * command.host_count}
+
+    module = LoadedModule(SimpleNamespace(request=request), "k")  # type: ignore[arg-type]
+    inputs = SimpleNamespace(names=lambda worker: ["inputs"])
+    clock = ClockSettings(l2_bytes=1, timeout_s=60)
+    for first_ms, expected_ms, again in ((7.8, 4.2, [20]), (4.3, 4.3, [])):
+        asked.clear()
+        taken = TimedSamples(Timing(4.0, 4.0, 4.0, 30), first_ms, ((4.0,),))
+        assert least_host_ms(module, inputs, clock, taken) == expected_ms  # type: ignore[arg-type]
+        assert asked == again

@@ -249,6 +249,21 @@ def test_what_is_asked_for_now_is_compiled_before_what_was_begun_ahead(tmp_path:
     assert [report.kernel for report in reports] == [second.hash, third.hash]
 
 
+def test_what_waits_in_one_pool_lets_another_pool_of_the_same_processes_pass(
+    tmp_path: Path,
+) -> None:
+    first, second, third, urgent = (Kernel(f"# {name}") for name in "abcd")
+    with OneByOne(tmp_path) as processes:
+        pool, other = (CompilePool(TARGET, processes=processes) for _ in range(2))
+        pool.begin([first, second, third], timeout_s=5.0)
+        with pool.postponed():
+            other.begin([urgent], timeout_s=5.0)
+        threading.Timer(0.2, processes.may_begin.set).start()
+        reports = pool.compile([first, second, third], timeout_s=5.0)
+    assert processes.order == ["# a", "# d", "# b", "# c"]
+    assert [report.kernel for report in reports] == [first.hash, second.hash, third.hash]
+
+
 def test_targets_of_other_vendors_are_refused_with_the_remedy() -> None:
     with pytest.raises(ProfilerError, match="gfx942.*--target h200"):
         CompilePool(

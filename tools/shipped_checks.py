@@ -7,7 +7,6 @@ GPU also captured in a CUDA graph, under reduce-overhead, and as AOTInductor's l
 
 import copy
 import os
-import subprocess
 import tempfile
 import time
 import traceback
@@ -181,27 +180,21 @@ def telling(message: str) -> str:
 
 
 @contextmanager
-def headers_of_wheels() -> Iterator[None]:
-    """Lets a C++ compiler find CUDA's headers and libraries where wheels brought them, not CUDA's
-    own installer; and the libstdc++ of this process.
+def compiler_with_wheels() -> Iterator[None]:
+    """Lets the g++ of PATH compile, and find the headers and libraries of CUDA that wheels brought.
 
-    A machine without that library's development link has its static form alone: what is built by it
-    loads a second libstdc++, and torch's loader then ends with a segmentation fault.
+    One that $CXX names may bring a libstdc++ of its own, linked statically: beside that of this
+    process it ends torch's loader with a segmentation fault (in std::regex).
     """
     site = Path(torch.__file__).parent.parent
-    with pytest.MonkeyPatch.context() as environment, tempfile.TemporaryDirectory() as place:
-        # of LIBRARY_PATH a compiler searches the machine's directory before its own, the rest after
-        asked = ["g++", "-dumpmachine"]
-        machine = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
-        link = Path(place) / machine / "libstdc++.so"
-        link.parent.mkdir(exist_ok=True)
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-            if "/libstdc++.so" in line and not link.exists():
-                link.symlink_to(line.split(maxsplit=5)[-1])
-        found = {
-            "CPATH": [*site.glob("nvidia/*/include"), site / "triton/backends/nvidia/include"],
-            "LIBRARY_PATH": [Path(place), *site.glob("nvidia/*/lib")],
-        }
+    found = {
+        "CPATH": [*site.glob("nvidia/*/include"), site / "triton/backends/nvidia/include"],
+        "LIBRARY_PATH": [*site.glob("nvidia/*/lib")],
+    }
+    with (
+        pytest.MonkeyPatch.context() as environment,
+        torch._inductor.config.patch({"cpp.cxx": (None, "g++")}),
+    ):
         for name, places in found.items():
             environment.setenv(name, os.pathsep.join(map(str, places)), prepend=os.pathsep)
         yield
@@ -221,7 +214,7 @@ def captured(model: torch.nn.Module, inputs: Sequence[Any]) -> Any:
 def ahead_of_time(model: torch.nn.Module, inputs: Sequence[Any]) -> Any:
     """What AOTInductor's library gives, which needs no Python."""
     program = torch.export.export(model, tuple(inputs))
-    with tempfile.TemporaryDirectory() as place, headers_of_wheels():
+    with tempfile.TemporaryDirectory() as place, compiler_with_wheels():
         library = torch._inductor.aoti_compile_and_package(
             program, package_path=str(Path(place) / "model.pt2")
         )

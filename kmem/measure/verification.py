@@ -110,7 +110,6 @@ class Verification:
         resources.turn_to("timing in pairs")
         timing, environment = self._time(examination, baselines)
         examination.take_flags(reference)
-        resources.turn_to("verifying: small sizes")
         if resources.has_small and not self._check_small(examination, launches):
             # At the small size the kernel stepped aside: what it was not tried with there is tried
             # here.
@@ -168,12 +167,16 @@ class Verification:
             launches: of one forward at the full size.
         """
         resources = self._resources
+        resources.turn_to("verifying: first call at small sizes")
         reference = resources.reference("small")
         load_candidate(examination, reference)
-        check_families(examination, reference.families, resources.seed_for)
+        check_families(examination, reference.families[:1], resources.seed_for)
+        resources.turn_to("verifying: families at small sizes")
+        check_families(examination, reference.families[1:], resources.seed_for)
         launched = bool(examination.launches) or not launches
         if not launched:
             examination.flags.add("specialised")
+        resources.turn_to("verifying: variants at small sizes")
         check_repeats(examination, resources.seed_for("small", "repeat"))
         check_variants(examination, resources.seed_for("small", "variants"))
         examination.take_flags(reference)

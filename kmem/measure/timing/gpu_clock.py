@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from kmem.measure.oracle.spots import Spots
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.timing.inputs import TimedInputs
-from kmem.measure.timing.statistics import GRAPH_BELOW_MS, pair_samples, summarize_samples
+from kmem.measure.timing.statistics import (
+    GRAPH_BELOW_MS,
+    HOST_RATIO,
+    pair_samples,
+    summarize_samples,
+)
 from kmem.measure.worker.commands import Time, TimeGraph, TimeHost
 from kmem.records import Timing
 
@@ -259,14 +264,17 @@ def time_alone(
 def least_host_ms(
     module: LoadedModule, inputs: TimedInputs, settings: ClockSettings, taken: TimedSamples
 ) -> float:
-    """The least host time of a call, ms, over more calls where they are short.
+    """The least host time of a call, ms, over more calls where they are short or took long.
 
-    Beside such a call any pause of a busy host is long, and few calls may all meet one.
+    Beside a short call any pause of a busy host is long, and few calls may all meet one. What took
+    much longer than by events may have been the first calls alone: other programs leave memory
+    meanwhile, and a call that has to wait for some is no work elsewhere.
     """
-    if not is_short(taken.timing.latency_ms):
+    latency_ms = taken.timing.latency_ms
+    if not is_short(latency_ms) and taken.host_ms <= HOST_RATIO * latency_ms:
         return taken.host_ms
-    names = inputs.names(module.worker)
-    more = sample_times(module, Batch(names, count=1, host_count=_HOST_CALLS), settings)
+    names, calls = inputs.names(module.worker), host_calls(latency_ms)
+    more = sample_times(module, Batch(names, count=1, host_count=calls), settings)
     return min(taken.host_ms, *more.host_ms)
 
 

@@ -11,8 +11,9 @@ import math
 import os
 import queue
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,23 @@ class CompilePool:
         self, kernels: Sequence[Kernel], timeout_s: float, deadline: float
     ) -> "dict[Future[dict[str, Any]], int]":
         """The answers by the index of the kernel; what was begun and waits stands behind them."""
+        answers = {}
+        with self.postponed() as waiting:
+            for index, kernel in enumerate(kernels):
+                waiting.pop(kernel.source, None)
+                answer, *_ = self._begun.pop(kernel.source, (None,))
+                answers[answer or self._submit(kernel.source, timeout_s, deadline)] = index
+        return answers
+
+    @contextmanager
+    def postponed(self) -> Iterator[dict[str, tuple[float, float]]]:
+        """What was begun and still waits goes behind what is submitted in the block.
+
+        Other pools of the same processes may submit there, too.
+
+        Yields:
+            The sources that go behind, with their time limits; the block may take some out.
+        """
         waiting = {
             source: (timeout_s, deadline)
             for source, (answer, timeout_s, deadline) in self._begun.items()
@@ -199,14 +217,9 @@ class CompilePool:
         }
         for source in waiting:
             del self._begun[source]
-        answers = {}
-        for index, kernel in enumerate(kernels):
-            waiting.pop(kernel.source, None)
-            answer, *_ = self._begun.pop(kernel.source, (None,))
-            answers[answer or self._submit(kernel.source, timeout_s, deadline)] = index
+        yield waiting
         for source, limits in waiting.items():
             self._begun[source] = (self._submit(source, *limits), *limits)
-        return answers
 
     def compile(
         self,

@@ -346,9 +346,10 @@ class LiveEvaluator(Evaluator):
         return max(_LEAST_S, self.seconds_left - self.reserve_s)
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline] | Awaited) -> Measurement:
-        if self._small_pool is not None:  # what is checked last; meanwhile the GPU is held
+        if self._small_pool is not None:  # the last check waits for it with the GPU in hand
             at_small = Kernel(source_at(kernel, "small"))
-            self._small_pool.begin([at_small], timeout_s=_COMPILE_TIMEOUT_S)
+            with self._pool.postponed():
+                self._small_pool.begin([at_small], timeout_s=_COMPILE_TIMEOUT_S)
         started = self._judge.own_time
         with self._core():
             verdict = self._judge.verify(kernel, baselines)
