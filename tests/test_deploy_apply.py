@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 import kmem
+from kmem.deploy.entries import entries_of
 from kmem.deploy.shipped import patch
 from kmem.deploy.shipped.patch import Handle
+from kmem.deploy.shipped.sharing import copy_shell, make_shell, share_state
 from kmem.errors import OutputError
 from kmem.run.report.result import Result
 from tests.shipped_runs import KERNEL, finished_run, problem_source
@@ -269,6 +271,65 @@ def test_a_kernel_that_keeps_other_tensors_is_refused_with_the_reason(
     handle = kmem.apply(model, finished_run(tmp_path / "run", kernel=kept))
     assert handle.replaced == []
     assert "keeps tensors in itself.half" in str(handle)
+
+
+RECURRENT = """import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(width, width, num_layers=2, batch_first=True, bidirectional=True)
+
+    def forward(self, x):
+        return self.lstm(x)[0]
+
+
+def get_inputs():
+    return [torch.randn(3, 5, 8)]
+
+
+def get_init_inputs():
+    return [8]
+"""
+#: Served calls show: they are twice what the module computes.
+TWICE_RECURRENT = (
+    RECURRENT.partition("def get_inputs")[0]
+    + """
+class ModelNew(Model):
+    def forward(self, x):
+        return 2 * self.lstm(x)[0]
+"""
+)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True, bidirectional=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x)[0]
+
+
+def test_a_recurrent_layer_reads_the_weights_that_the_module_has_by_then(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run", problem=RECURRENT, kernel=TWICE_RECURRENT)
+    model, x = Recurrent(8), torch.randn(3, 5, 8)
+    kmem.apply(model, run)
+    changes = (
+        lambda: None,
+        lambda: model.lstm.weight_hh_l1.mul_(0.5),
+        lambda: model.load_state_dict(Recurrent(8).state_dict()),
+        lambda: setattr(model.lstm, "bias_ih_l0", nn.Parameter(torch.rand(32))),
+        lambda: model.to("meta").to_empty(device="cpu").load_state_dict(Recurrent(8).state_dict()),
+    )
+    with torch.no_grad():
+        for change in changes:
+            change()
+            torch.testing.assert_close(model(x), 2 * Recurrent.forward(model, x))
+        shell = copy_shell(make_shell(entries_of([run])[0]))
+        share_state(shell, model)
+        torch.testing.assert_close(shell(x), model(x))
 
 
 def test_a_model_without_such_modules_is_left_alone_and_says_so(result: Result) -> None:

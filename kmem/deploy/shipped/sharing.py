@@ -7,6 +7,7 @@ reads at its next call.
 
 import copy
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ def make_shell(entry: Entry, kind: type[nn.Module] | None = None) -> nn.Module:
             shell = kind(*entry.init)
     except Exception as ex:  # noqa: BLE001  # a constructor raises anything at all
         raise CannotShare(f"{kind.__name__} cannot be made without memory: {ex}") from ex
+    _follow_weights(shell)
     for path, module in shell.named_modules():
         for name, value in vars(module).items():
             if name not in ("_parameters", "_buffers", "_modules") and any(_tensors(value)):
@@ -42,6 +44,27 @@ def make_shell(entry: Entry, kind: type[nn.Module] | None = None) -> nn.Module:
                     "parameter nor buffer"
                 )
     return shell.train(entry.training)
+
+
+def _follow_weights(shell: nn.Module) -> None:
+    """Let recurrent layers list the parameters that they will have at each call.
+
+    torch keeps a second list of them, which would still hold those without memory.
+    """
+    for module in shell.modules():
+        if isinstance(module, nn.RNNBase):
+            del vars(module)["_flat_weights"]
+            module.__class__ = _listing(type(module))
+
+
+@cache
+def _listing(kind: type[nn.RNNBase]) -> type[nn.RNNBase]:
+    def listed(layer: nn.RNNBase) -> list[torch.Tensor | None]:
+        return [getattr(layer, name, None) for name in layer._flat_weights_names]
+
+    # torch writes the list anew where it moves or copies a layer
+    weights = property(listed, lambda layer, weights: None)
+    return type(kind.__name__, (kind,), {"_flat_weights": weights})
 
 
 def copy_shell(shell: nn.Module) -> nn.Module:
