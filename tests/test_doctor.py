@@ -1,5 +1,6 @@
 """`kmem doctor` on a machine without a GPU (and, marked gpu, with one)."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kmem.cli.machine.doctor import doctor
-from kmem.profile import selftest
+from kmem.profile import ceilings, selftest
 
 
 @pytest.fixture
@@ -73,13 +74,38 @@ def test_without_a_gpu_nothing_that_doctor_does_loads_torch() -> None:
     assert done.stdout == "True\n"
 
 
+@pytest.mark.parametrize(
+    ("rounds", "expected", "taken"),
+    [
+        ([100, 101, 100], 120.0, 101),
+        ([100, 50, 51, 99], 120.0, 100),  # two agree, but a better one stands alone
+        ([50, 50, 50, 100, 99], 120.0, 100),  # far below the datasheet
+        ([50, 50, 50], 0.0, 50),  # of which nothing is known
+    ],
+)
+def test_a_ceiling_is_taken_until_nothing_else_disturbs_it(
+    rounds: list[float], expected: float, taken: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ceilings, "PAUSE_S", 0.0)
+    left = iter(rounds)
+    assert ceilings.settled_rate(lambda: next(left), expected) == taken
+    assert list(left) == []
+
+
+def test_a_ceiling_that_never_settles_is_the_best_of_some_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ceilings, "LONGEST_S", 0.2)
+    rates = itertools.count(1)
+    assert ceilings.settled_rate(lambda: float(next(rates) ** 2), 1e9) > ceilings.ROUNDS
+
+
 @pytest.mark.gpu
 def test_measured_ceilings_are_of_the_order_of_the_datasheet() -> None:
     from kmem.devices import detect_device
-    from kmem.profile.ceilings import measure_ceilings
 
     device = detect_device()
-    measured = measure_ceilings(device)
+    measured = ceilings.measure_ceilings(device)
     assert measured.measured and "measured" in measured.source
     assert (
         0.4 * device.dram_bytes_per_s < measured.dram_bytes_per_s <= 1.05 * device.dram_bytes_per_s
