@@ -1,10 +1,10 @@
 """Measure what this GPU can do: bandwidths, matrix products, special functions, launches.
 
 Each figure is the best of several repeats of one long run, timed with CUDA events: a ceiling is
-what the hardware reached, not what it usually does. They are taken in rounds with pauses between, until
-two agree and are of the datasheet's order, for another program may use the device meanwhile: below
-too low a ceiling honest kernels would be refused. Measuring takes some seconds and a tenth of the
-device memory.
+what the hardware reached, not what it usually does. They are taken in rounds with pauses between,
+until two agree and are of the datasheet's order, for another program may use the device meanwhile:
+below too low a ceiling honest kernels would be refused. Measuring takes some seconds and a tenth of
+the device memory.
 """
 
 import math
