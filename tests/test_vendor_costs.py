@@ -4,7 +4,7 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.problem.costs.bound import node_costs_ms
-from kmem.problem.costs.vendor import moved_beside
+from kmem.problem.costs.vendor import vendor_convolution
 from kmem.records import Contract
 from kmem.testing import trace_source
 
@@ -47,7 +47,8 @@ def test_layouts_change_for_windows_and_a_bias_is_a_pass_of_its_own() -> None:
 
 
 def beside(graph) -> float:
-    return sum(moved_beside(graph, node) for node in graph.nodes)
+    found = (vendor_convolution(graph, node) for node in graph.nodes)
+    return sum(each.moved_beside for each in found if each is not None)
 
 
 def traced(module: str, shape: tuple[int, ...]):

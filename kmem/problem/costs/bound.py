@@ -15,13 +15,7 @@ window touches, output bytes that are still in L2 when the last kernel ends.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from kmem.problem.costs.vendor import (
-    convolution_share,
-    copied_bytes,
-    depthwise_flops,
-    moved_beside,
-    waiting_ms,
-)
+from kmem.problem.costs.vendor import copied_bytes, vendor_convolution, waiting_ms
 from kmem.problem.costs.work import node_work
 from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.homes import Home, copied_parts, find_homes
@@ -164,13 +158,17 @@ def node_cost_ms(
     bytes_per_s = device.dram_bytes_per_s * reached.get("bytes", 1.0)
     seconds = [moved / bytes_per_s]
     work = node_work(graph, node)
-    work = replace(work, conv_fma=round(work.conv_fma / convolution_share(graph, node)))
+    convolution = vendor_convolution(graph, node)
+    if convolution is not None:
+        work = replace(work, conv_fma=round(work.conv_fma / convolution.share))
     units = _eager_units(work, _compute_dtype(graph, node), contract)
-    if depthwise := depthwise_flops(graph, node):
-        units = {"fp32": depthwise}
+    if convolution is not None and convolution.is_depthwise:
+        units = {"fp32": convolution.depthwise_flops}
     for unit, amount in units.items():
         seconds.append(amount / (device.peak_flops_per_s[unit] * reached.get(unit, 1.0)))
-    beside = copied_bytes(graph, node) + moved_beside(graph, node)  # before a product, or after it
+    beside = copied_bytes(graph, node)  # before a product
+    if convolution is not None:
+        beside += convolution.moved_beside
     beside_ms = beside / bytes_per_s * 1e3
     return max(max(seconds) * 1e3, waiting_ms(graph, node)) + beside_ms + device.launch_ms
 

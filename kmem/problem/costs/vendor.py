@@ -63,42 +63,8 @@ _REACHED = {
 }
 
 
-def convolution_share(graph: OpGraph, node: Node) -> float:
-    """The share of the tensor cores' ceiling that a node reaches; 1.0 if it is no convolution.
-
-    That of a depthwise one is 1.0, too: `depthwise_flops` has what it takes.
-    """
-    read = _read_convolution(graph, node)
-    if read is None or read.is_depthwise:
-        return 1.0
-    reached = _REACHED[read.is_transposed, read.rank == _VOLUME]
-    share = reached.with_channels(read.channels_in, read.channels_out)
-    return share / prod(read.stride) ** _BY_STRIDE if read.is_transposed else share
-
-
-def depthwise_flops(graph: OpGraph, node: Node) -> float:
-    """The fp32 operations in whose time a depthwise convolution is done; 0 for others."""
-    read = _read_convolution(graph, node)
-    if read is None or not read.is_depthwise:
-        return 0.0
-    return node.spec.numel * max(_DEPTHWISE_FLOPS, _DEPTHWISE_TAP_FLOPS * read.taps)
-
-
-def moved_beside(graph: OpGraph, node: Node) -> float:
-    """Bytes that a convolution moves beside its operands and result; 0 for others.
-
-    Layouts change there and back, but for windows of one element; a bias is added afterwards.
-    """
-    read = _read_convolution(graph, node)
-    if read is None:
-        return 0.0
-    changes_layout = read.taps > 1 and not read.is_depthwise
-    images = read.input_bytes + node.spec.bytes
-    return 2.0 * (_LAYOUT_PASSES * images * changes_layout + node.spec.bytes * read.has_bias)
-
-
 @dataclass(frozen=True, slots=True)
-class _Convolution:
+class VendorConvolution:
     """A convolution as the vendor's library is called: channels are those of one group."""
 
     rank: int
@@ -109,10 +75,38 @@ class _Convolution:
     taps: int
     stride: tuple[int, ...]
     input_bytes: int
+    output: TensorSpec
     has_bias: bool
 
+    @property
+    def share(self) -> float:
+        """The share of the tensor cores' ceiling that it reaches; 1.0 for a depthwise one."""
+        if self.is_depthwise:
+            return 1.0
+        reached = _REACHED[self.is_transposed, self.rank == _VOLUME]
+        share = reached.with_channels(self.channels_in, self.channels_out)
+        return share / prod(self.stride) ** _BY_STRIDE if self.is_transposed else share
 
-def _read_convolution(graph: OpGraph, node: Node) -> _Convolution | None:
+    @property
+    def depthwise_flops(self) -> float:
+        """The fp32 operations in whose time a depthwise one is done; 0 for others."""
+        if not self.is_depthwise:
+            return 0.0
+        return self.output.numel * max(_DEPTHWISE_FLOPS, _DEPTHWISE_TAP_FLOPS * self.taps)
+
+    @property
+    def moved_beside(self) -> float:
+        """Bytes that it moves beside its operands and result.
+
+        Layouts change there and back, but for windows of one element; a bias is added afterwards.
+        """
+        changes_layout = self.taps > 1 and not self.is_depthwise
+        images = self.input_bytes + self.output.bytes
+        return 2.0 * (_LAYOUT_PASSES * images * changes_layout + self.output.bytes * self.has_bias)
+
+
+def vendor_convolution(graph: OpGraph, node: Node) -> VendorConvolution | None:
+    """The convolution of a node; None for other nodes."""
     operator = find_operator(node.target)
     if operator is None or not isinstance(operator.lowering, Convolution):
         return None
@@ -126,7 +120,7 @@ def _read_convolution(graph: OpGraph, node: Node) -> _Convolution | None:
     channels_in, channels_out = (
         (first // groups, second) if is_transposed else (second, first // groups)
     )
-    return _Convolution(
+    return VendorConvolution(
         rank,
         is_transposed,
         channels_in,
@@ -135,6 +129,7 @@ def _read_convolution(graph: OpGraph, node: Node) -> _Convolution | None:
         taps=prod(weight.shape[2:]),
         stride=per_axis(call["stride"], rank, 1),
         input_bytes=source.bytes,
+        output=node.spec,
         has_bias=call.value("bias") is not None,
     )
 
