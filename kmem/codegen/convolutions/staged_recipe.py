@@ -56,9 +56,10 @@ L2_BYTES_PER_S, L1_GAIN = 3.4e12, 2.4
 #: to 128 channels, 3x3: the product reaches 439 TFLOP/s with copies of 16 bytes, 302 with 8; over 3
 #: channels in 3D 46.
 L2_WIDE_BYTES_PER_S, L1_GAIN_OF_FEW = 8e12, 1.3
-#: Staged channels of which L1 may hold a tile's rows; and of the time with copies of 16 bytes over
-#: so few, wherever they are kept, what a card took. Source: H200, 2026-11-23 and -24, 32 kernels of
-#: level 1's 50, 54, 60 and 66 and level 2's 7, 57, 69, 71, 73 and 82: 1.17 to 1.7.
+#: Staged channels of which L1 may hold a tile's rows; and of the time over so few, wherever they
+#: are kept, what a card took, but with four of them in copies of 8 bytes. Source: H200, 2026-11-23
+#: and -24, 36 kernels of level 1's 50, 54, 60 and 66 and level 2's 7, 57, 69, 71, 73 and 82: 1.17
+#: to 1.7.
 MOST_KEPT, FEW_CHANNELS_COST = 16, 1.4
 #: Of the product's time, what it takes with the sums along positions. Source: the same; 64 to 128
 #: channels, 3x3: 0.98 and 1.1.
@@ -173,7 +174,7 @@ class StagedConv(Recipe):
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail = _convolution(site)
         knobs = read_staged(detail, settings)
-        is_few = _is_few(detail)
+        is_slow = _is_few(detail) and (knobs.copies_widely or staged_channels(detail) > 4)
         source = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype]
         detail = gather_taps(detail, knobs.gather)
         elements = detail.batches * _staged_elements(detail)
@@ -216,7 +217,7 @@ class StagedConv(Recipe):
         # split-half-conv has three terms
         is_refused = detail.is_eager_exact and self.terms == 1
         total_ms *= 1.0 if knobs.gather == "no" else GATHER_MARGIN
-        total_ms *= FEW_CHANNELS_COST if is_few and knobs.copies_widely else 1.0
+        total_ms *= FEW_CHANNELS_COST if is_slow else 1.0
         total_ms *= BOXES_MARGIN[bool(knobs.programs)] if knobs.has_boxes else 1.0
         return total_ms * (REFUSED if is_refused else 1.0)
 
