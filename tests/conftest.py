@@ -8,6 +8,7 @@ import atexit
 import functools
 import gc
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import warm
 from hypothesis import HealthCheck, settings
+
+# shells start background jobs of scripts with SIGINT ignored, as `kmem` finds it too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # a slow machine is no fault
 settings.register_profile("kmem", deadline=None, suppress_health_check=[HealthCheck.too_slow])
