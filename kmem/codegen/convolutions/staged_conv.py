@@ -41,6 +41,7 @@ from kmem.codegen.convolutions.staged_operands import (
     write_packing,
     write_staging,
 )
+from kmem.codegen.convolutions.walking_conv import WALKING, walked_tiles
 from kmem.codegen.text.accumulate import ADD_COMPENSATED, PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.text.calls import write_launch
 from kmem.codegen.text.parts import SCALES, STORE_HALVES, STORE_PARTS
@@ -242,14 +243,16 @@ def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
     detail = replace(detail, epilogue=follow_staged(detail, knobs))
     leaving = leave_moments(detail)
     product = _write_boxed if knobs.has_boxes else _write_product
+    if knobs.walks:
+        product = _write_walking
     statements = [
         *write_staging(detail, knobs),
         *write_packing(detail, knobs),
         *product(gather_taps(leaving, knobs.gather), knobs),
     ]
     others = {STAGE: STAGE_TAPS} if knobs.gather != "no" else {}
-    if knobs.has_boxes:
-        others[_CONV] = BOXED
+    if knobs.has_boxes or knobs.walks:
+        others[_CONV] = BOXED if knobs.has_boxes else WALKING
     kernels = tuple(others.get(each, each) for each in _KERNELS)
     return Emission(
         (*hand_in(kernels, {AFTER: leaving.epilogue}), *norm_kernels(detail)),
@@ -312,16 +315,41 @@ def _write_boxed(detail: Convolution, knobs: StagedSettings) -> list[str]:
     return [ALLOCATE, launch]
 
 
-def _shared_arguments(detail: Convolution, knobs: StagedSettings) -> tuple[str, ...]:
-    """Launch arguments that both kernels take."""
-    padded_out = padded_outputs(detail, knobs.block_co)
+def _write_walking(detail: Convolution, knobs: StagedSettings) -> list[str]:
+    """The same by programs that walk over the tiles and keep the filter."""
+    programs = min(knobs.programs, walked_tiles(detail, knobs))
+    launch = write_launch(
+        "kmem_walking_conv",
+        programs,
+        "high, low, exponents, w_high, w_low, w_exponents, out",
+        *output_arguments(detail),
+        window_arguments(detail, staged_sizes(detail)),
+        f"CP={staged_channels(detail)}, PADDED_K={contraction(detail, knobs.block_k)}, "
+        f"VECTOR={min(8, staged_channels(detail))}, SKEW={knobs.skew}",
+        f"KEPT_IN={_KEPT_IN[knobs.kept_in]!r}, PROGRAMS={programs}, AHEAD={knobs.stages}",
+        *_arithmetic_arguments(detail, knobs),
+        f"num_warps={knobs.warps}",
+    )
+    return [launch]
+
+
+def _arithmetic_arguments(detail: Convolution, knobs: StagedSettings) -> tuple[str, ...]:
+    """Launch arguments that all three kernels take."""
     widen = "False" if knobs.terms == 3 else "x.is_cpu"
+    return (
+        f"TERMS={knobs.terms}, SCALED={is_scaled(detail)}, WIDEN={widen}, "
+        f"TURNED={knobs.sums_along == 'positions'}",
+        f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
+    )
+
+
+def _shared_arguments(detail: Convolution, knobs: StagedSettings) -> tuple[str, ...]:
+    """Launch arguments of the kernels whose loop is over steps."""
+    padded_out = padded_outputs(detail, knobs.block_co)
     return (
         f"CP={staged_channels(detail)}, COP={padded_out}, "
         f"PADDED_K={contraction(detail, knobs.block_k)}",
-        f"TERMS={knobs.terms}, PROMOTE={promote_steps(detail, knobs)}, "
-        f"COMPENSATED={is_compensated(knobs)}",
-        f"SCALED={is_scaled(detail)}, WIDEN={widen}, TURNED={knobs.sums_along == 'positions'}",
-        f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
+        f"PROMOTE={promote_steps(detail, knobs)}, COMPENSATED={is_compensated(knobs)}",
+        *_arithmetic_arguments(detail, knobs),
         f"num_warps={knobs.warps}, num_stages={knobs.stages}{_most_registers(detail, knobs)}",
     )

@@ -169,9 +169,9 @@ class StagedSettings:
     axis along which a thread's sums lie; positions are how they are stored. `gather`: taps that are
     staged beside their channels, see gathered_taps.py. `copies`: who copies operands to shared
     memory, threads or boxes; `programs`: so many walk over the tiles, 0 for one a tile, see
-    boxed_conv.py. `accuracy`: rungs
-    above the one where fp32 has three terms and where half precision has one long sum; a setting's
-    knob counts from one term, see `read_staged`.
+    walking_conv.py and boxed_conv.py. `accuracy`: rungs above the one where fp32 has three terms
+    and where half precision has one long sum; a setting's knob counts from one term, see
+    `read_staged`.
     """
 
     terms: int
@@ -202,6 +202,11 @@ class StagedSettings:
     def has_boxes(self) -> bool:
         """Whether the hardware copies tiles."""
         return self.copies == "boxes"
+
+    @property
+    def walks(self) -> bool:
+        """Whether programs whose threads copy walk over the tiles."""
+        return self.programs > 0 and not self.has_boxes
 
     @property
     def skew(self) -> int:

@@ -31,6 +31,11 @@ from kmem.codegen.convolutions.staged_operands import (
     staged_channels,
     staged_sizes,
 )
+from kmem.codegen.convolutions.walking_conv import (
+    can_walk,
+    filter_bytes,
+    programs_at_once,
+)
 from kmem.codegen.rates import by_card, ceiling, issues_per_s
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
@@ -84,6 +89,9 @@ SHARE_OF_BANDWIDTH = 0.9  # of a copy, that reading for the scale, staging and t
 STEP_S = 1e-6
 MOST_AHEAD = 2
 PROGRAM_S = 1.5e-6
+#: What a program that walks takes from tile to tile, beside copies and products, and the factor by
+#: which its time is put higher: nobody has measured them.
+TILE_S, WALKING_MARGIN = 1e-6, 1.2
 #: Of a program's other phases, what its longest does not hide: always, and more the fewer programs
 #: share the SM.
 EXPOSED, EXPOSED_ALONE = 0.1, 0.3
@@ -137,7 +145,11 @@ class StagedConv(Recipe):
         deepest = max(16, next_power_of_two(padded * detail.taps))
         gathers = gather_choices(detail)
         gathering = {"gather": gathers} if len(gathers) > 1 else {}
-        optional = {**_box_knobs(detail, device), **_cache_knobs(detail)}
+        optional = {
+            **_walk_knobs(detail, device),
+            **_box_knobs(detail, device),
+            **_cache_knobs(detail),
+        }
         knobs = {
             "terms": (self.terms,),
             "block_p": (64, 128, 256),
@@ -199,10 +211,15 @@ class StagedConv(Recipe):
         product_s *= 1.0 + _EFFORT_COST * knobs.accuracy
         if knobs.sums_along == "positions":
             product_s *= ALONG_POSITIONS[knobs.terms]
-        copy_s = tiles * steps * _step_bytes(knobs) / _copied_bytes_per_s(detail, knobs, device)
+        copied = tiles * steps * _step_bytes(knobs)
+        if knobs.walks:  # each program copies the filter once
+            copied -= (tiles - knobs.programs) * filter_bytes(detail, knobs)
+        copy_s = copied / _copied_bytes_per_s(detail, knobs, device)
         memory_s = (staged + site.outputs[0].spec.bytes) / bandwidth
         resident = _resident(detail, knobs, device)
         waits_s = (steps - 1) * STEP_S / min(MOST_AHEAD, knobs.stages - 1) + PROGRAM_S
+        if knobs.walks:
+            resident, waits_s = ceil_div(knobs.programs, device.sm_count), TILE_S
         seconds = (product_s, copy_s, memory_s, tiles / (device.sm_count * resident) * waits_s)
         chain = follow_staged(detail, knobs).statements
         values = detail.positions * detail.batches * detail.group_out
@@ -217,7 +234,10 @@ class StagedConv(Recipe):
         # split-half-conv has three terms
         is_refused = detail.is_eager_exact and self.terms == 1
         total_ms *= 1.0 if knobs.gather == "no" else GATHER_MARGIN
-        total_ms *= FEW_CHANNELS_COST if is_slow else 1.0
+        if knobs.walks:
+            total_ms *= WALKING_MARGIN
+        else:
+            total_ms *= FEW_CHANNELS_COST if is_slow else 1.0
         total_ms *= BOXES_MARGIN[bool(knobs.programs)] if knobs.has_boxes else 1.0
         return total_ms * (REFUSED if is_refused else 1.0)
 
@@ -233,6 +253,13 @@ def _box_knobs(detail: Convolution, device: Device) -> dict[str, tuple[Knob, ...
         return {}
     programs = (0, device.sm_count, 2 * device.sm_count)
     return {"copies": ("threads", "boxes"), "programs": programs}
+
+
+def _walk_knobs(detail: Convolution, device: Device) -> dict[str, tuple[Knob, ...]]:
+    """How many programs may walk over the tiles of few channels."""
+    if not (can_walk(detail) and _is_few(detail)):
+        return {}
+    return {"programs": (0, *(count * device.sm_count for count in (1, 2, 3)))}
 
 
 def _convolution(site: Site) -> Convolution:
@@ -320,7 +347,9 @@ def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> boo
         return False
     if knobs.kept_in == "l1" and (knobs.has_boxes or not knobs.copies_widely):
         return False
-    if knobs.programs and not knobs.has_boxes:
+    if knobs.walks and (
+        promote_steps(detail, knobs) > 0 or knobs.programs > programs_at_once(detail, knobs, device)
+    ):
         return False
     if knobs.has_boxes and not (
         knobs.copies_widely and can_box(detail) and fits_boxes(detail, knobs)
@@ -337,6 +366,8 @@ def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> boo
     rows = knobs.block_co if knobs.sums_along == "positions" else knobs.block_p
     if rows < (16 * knobs.warps if knobs.warps > 4 else MIN_ROWS):
         return False
+    if knobs.walks:
+        return True
     if knobs.stages > 2 and contraction(detail, knobs.block_k) // knobs.block_k < knobs.stages:
         return False
     return _shared_bytes(knobs) <= device.shared_bytes_per_block
