@@ -11,6 +11,7 @@ Dense convolutions, as products:
 - gathered_taps.py: taps staged beside their channels, where there are few channels.
 - staged_operands.py: an image staged in half precision, and a packed filter.
 - boxed_conv.py: the product of staged operands that the hardware copies as boxes.
+- walking_conv.py: the product by programs that walk over the tiles and keep the filter.
 - staged_conv.py: the product of staged operands.
 - staged_recipe.py: the recipe class of the staged convolutions.
 

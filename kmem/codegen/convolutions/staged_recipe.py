@@ -90,8 +90,8 @@ STEP_S = 1e-6
 MOST_AHEAD = 2
 PROGRAM_S = 1.5e-6
 #: What a program that walks takes from tile to tile, beside copies and products, and the factor by
-#: which its time is put higher: nobody has measured them.
-TILE_S, WALKING_MARGIN = 1e-6, 1.2
+#: which its time is put higher: nobody has measured them, and what was measured stays before them.
+TILE_S, WALKING_MARGIN = 1e-6, 1.5
 #: Of a program's other phases, what its longest does not hide: always, and more the fewer programs
 #: share the SM.
 EXPOSED, EXPOSED_ALONE = 0.1, 0.3
