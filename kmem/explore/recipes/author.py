@@ -316,13 +316,14 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
         generator.shuffle(near)
         near.sort(key=partial(_ranked_ms, cover))
         yield from near
-    # Well-ranked settings, the same rank at every site of the task's skill at once, then a seeded
-    # sample of the rest.
-    depth = max(len(cover[place].ranked) for place in own)
+    # Well-ranked settings that are told apart, the same rank at every site of the task's skill at
+    # once, then a seeded sample of the rest.
+    told_apart = {place: cover[place].told_apart() for place in own}
+    depth = max(map(len, told_apart.values()))
     for rank in range(min(depth, task.samples)):
         settings = list(base)
-        for place in own:
-            best = cover[place].ranked[min(rank, len(cover[place].ranked) - 1)][1]
+        for place, ranked in told_apart.items():
+            best = ranked[min(rank, len(ranked) - 1)]
             settings[place] = cover[place].space.like_rung(best, base[place])
         yield settings
     for _ in range(4 * task.samples):
