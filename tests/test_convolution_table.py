@@ -79,7 +79,9 @@ def test_settings_begin_with_the_models_choice_and_bring_other_values_before_mor
 def test_what_no_card_has_tried_is_among_the_settings() -> None:
     recipe, site = staged_site()
     chosen = convolution_table.choose_settings(recipe, site, H200, 1)
-    assert sorted(settings["gather"] for settings, _ in chosen) == ["no", "row", "window"]
+    assert {settings["gather"] for settings, _ in chosen} == {"no", "row", "window"}
+    offered = recipe.space(site, H200).knobs["programs"]
+    assert {settings["programs"] for settings, _ in chosen} == {*offered} != {0}
 
 
 def test_a_module_is_timed_and_held_to_float64(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Modules that draw random numbers are held to float64, with the numbers that eager drew."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ def test_the_oracle_is_dealt_what_eager_drew(drawn: str, tmp_path: Path) -> None
 def test_where_draws_cannot_be_dealt_eager_is_the_answer(
     forward: str, imports: str, tmp_path: Path
 ) -> None:
+    random.seed(0)  # two draws of Python's own numbers may be nearly the same
     assert not draw_is_dealt(forward, tmp_path, imports)
 
 
