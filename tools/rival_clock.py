@@ -61,10 +61,12 @@ class Contest:
         self.init = getattr(self.problem, "get_init_inputs", list)()
         self.eager = self._construct(self.problem.Model)
         self.kernels: dict[str, torch.nn.Module] = {}
+        self._factories: dict[str, Callable[..., torch.nn.Module]] = {}
         self.failures: dict[str, str] = {}
         for name, path in kernels.items():
             try:
-                self.kernels[name] = self._construct(load(path, f"rival_{name}").ModelNew)
+                self._factories[name] = load(path, f"rival_{name}").ModelNew
+                self.kernels[name] = self._construct(self._factories[name])
             except Exception as ex:  # noqa: BLE001 - a stranger's file; the row says what
                 self.failures[name] = f"{type(ex).__name__}: {str(ex)[:300]}"
 
@@ -72,6 +74,10 @@ class Contest:
         torch.manual_seed(_WEIGHTS)
         with torch.device(self.device):
             return factory(*self.init).to(self.device)
+
+    def made_anew(self, name: str) -> torch.nn.Module:
+        """A kernel that has not been called, with the same weights."""
+        return self._construct(self._factories[name])
 
     def inputs(self, seed: int) -> list[Any]:
         torch.manual_seed(seed)
@@ -161,7 +167,8 @@ def what_it_keeps(contest: Contest, name: str) -> list[str]:
     Values are written where the kernel found them before, so that no address changes. Of a kernel
     that is wrong by itself, nothing can be said.
     """
-    kernel, kept = contest.kernels[name], []
+    # what it keeps by address may be of other values that lay there
+    kernel, kept = contest.made_anew(name), []
     values = contest.inputs(_INPUTS)
     if not is_close(contest.answer(kernel, values), contest.answer(contest.eager, values)):
         return []
