@@ -80,6 +80,8 @@ def main() -> None:
     options = parser.parse_args()
     if not GPU and not options.dry:
         sys.exit("No GPU here: --dry checks small sizes in the interpreter")
+    if options.part == "buckets" and (unknown := {*options.paths} - {*BUCKETS}):
+        sys.exit(f"No bucket is named {', '.join(sorted(unknown))}; there are {', '.join(BUCKETS)}")
     if options.part == "worker":
         for answer in WORKERS[options.paths[0]](*options.paths[1:]):
             print(json.dumps(answer), flush=True)
@@ -272,7 +274,8 @@ def check_winner(problem: Problem, place: str) -> dict[str, Any]:
 def check_buckets(options: argparse.Namespace, place: Path, keep: Callable[[Any], None]) -> None:
     """Shapes are prepared in many processes at once, which then time them one after the other."""
     left = options.ends - time.monotonic()
-    wanted = [name for name in BUCKETS if name in (options.paths or BUCKETS)]
+    named = options.paths if options.part == "buckets" else ()  # else they are of winners
+    wanted = [name for name in BUCKETS if name in (named or BUCKETS)]
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
     workers = 2 if options.dry else options.workers
     to_each = str(workers), str(place), str(PREPARING * left)
