@@ -21,7 +21,7 @@ REPEATS = 7
 ROUNDS, PAUSE_S = 3, 0.05
 LONGEST_S = 6.0
 #: Two rounds agree whose rates differ by no more; and of a datasheet's rate what is reached, at
-#: least, where nothing else runs. Source: H200s reached 0.68 to 0.92; beside another program 0.2 to
+#: least, where nothing else runs. Source: H200s reached 0.68 to 0.99; beside another program 0.2 to
 #: 0.56 (bf16 and copies, 2026-11-24).
 AGREEMENT, SHARE_OF_DATASHEET = 0.02, 0.6
 #: Bytes of the bandwidth buffers: far beyond any L2, at most a twentieth of the device memory.

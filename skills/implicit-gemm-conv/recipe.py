@@ -51,8 +51,9 @@ PART_INSTRUCTIONS = 5
 #: More for an element of packed taps: where its tap and channel lie, and whether that is inside.
 #: Source: the loop that Triton 3.9 writes for sm_90 of 3x3 taps of 8 channels, 928 instructions
 #: where taps apart have 776, at 16 elements. And what a card took of the time so predicted.
-#: Source: H200, 2026-11-23, level 2's 6, 21, 48 and 83: 0.6 to 0.9 with what surrounds them. Tiles
-#: of 64 channels and more, by positions: 1.6 and 1.7, and 2.5 (2026-11-24, level 1's 50, 60, 66).
+#: Source: H200, 2026-11-23, level 2's 6, 21, 48 and 83: 0.6 to 0.9 with what surrounds them. In
+#: tiles of 64 channels and more, by positions: 1.6 to 1.7, and 2.5 (2026-11-24, level 1's 50, 60,
+#: 66).
 PACKED_INSTRUCTIONS, PACKED_SHARE = 9, 0.7
 PACKED_WIDE_SHARES = {128: 1.6, 256: 2.5}
 #: The same of three products with taps apart, by positions of a program. Source: the same day, ten

@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: Times that are this close are not told apart by the prediction. Source: of 1085 first kernels of
 #: KernelBench's levels 1 and 2 on an H200 (2026-11-23 and -24) 296 were predicted within a
-#: thousandth of an earlier one of their problem and recipe; six in seven of these took within 2% of
-#: it, most for other stages, hints or warps.
+#: thousandth of an earlier one of their problem and recipe; 243 of these took within 2% of it. Most
+#: differ in stages, hints or warps.
 _TIE = 1.001
 #: A recipe, a site, and its members.
 Place: TypeAlias = tuple[str, str, tuple[str, ...] | None]

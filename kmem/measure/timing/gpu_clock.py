@@ -267,8 +267,7 @@ def least_host_ms(
     """The least host time of a call, ms, over more calls where they are short or took long.
 
     Beside a short call any pause of a busy host is long, and few calls may all meet one. What took
-    much longer than by events may have been the first calls alone: other programs leave memory
-    meanwhile, and a call that has to wait for some is no work elsewhere.
+    much longer than by events may have been the first calls alone; work elsewhere is in each.
     """
     latency_ms = taken.timing.latency_ms
     if not is_short(latency_ms) and taken.host_ms <= HOST_RATIO * latency_ms:
