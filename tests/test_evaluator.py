@@ -75,11 +75,10 @@ class StandingJudge:
 
 
 class StandingPool:
-    """A pool that compiles nothing, and is asked to in the order of `begun`."""
+    """A pool that compiles nothing."""
 
     def __init__(self, traced: TracedProblem, **options: object) -> None:
-        self.traced, self.begun = traced, []
-        self.is_postponed = False
+        self.traced, self.is_postponed = traced, False
 
     @contextmanager
     def postponed(self) -> Iterator[None]:
@@ -88,7 +87,7 @@ class StandingPool:
         self.is_postponed = False
 
     def begin(self, kernels: Sequence[Kernel], *, timeout_s: float) -> None:
-        self.begun.append([kernel.source for kernel in kernels])
+        pass
 
 
 @pytest.fixture

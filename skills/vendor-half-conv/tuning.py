@@ -201,16 +201,18 @@ def _library_s(
     bandwidth = LIBRARY_BANDWIDTH * device.dram_bytes_per_s
     between = _size_between(detail, knobs)
     product_s = _product_s(detail, knobs, part, device)
-    if part is None and _is_spread(detail):
+    is_spread = _is_spread(detail, part)
+    if is_spread:
         product_s += made * between / bandwidth
     seconds = max(product_s, (staged + made) * between / bandwidth)
     is_dilated = any(axis.dilation > 1 for axis in base.axes)
-    return seconds * (DILATED_COST if part is None and _is_spread(detail) and is_dilated else 1.0)
+    return seconds * (DILATED_COST if is_spread and is_dilated else 1.0)
 
 
-def _is_spread(detail: VendorConv) -> bool:
-    """Whether it is a transposed convolution with strides."""
-    return detail.is_transposed and any(axis.stride > 1 for axis in detail.base.axes)
+def _is_spread(detail: VendorConv, part: Part | None) -> bool:
+    """Whether the call is all of a transposed convolution with strides."""
+    is_strided = any(axis.stride > 1 for axis in detail.base.axes)
+    return part is None and detail.is_transposed and is_strided
 
 
 def _product_s(
@@ -224,7 +226,7 @@ def _product_s(
     is_exact = knobs.accuracy == EXACT or base.is_eager_exact
     half = "tf32" if knobs.accuracy else _UNITS[base.dtype]
     unit = "fp32" if is_exact else half
-    is_spread = part is None and _is_spread(detail)
+    is_spread = _is_spread(detail, part)
     padded_in, padded_out = knobs.padded_in(detail), knobs.padded_out(detail)
     outputs = padded_out * (prod(part.phases) if part is not None else 1)
     if is_exact:

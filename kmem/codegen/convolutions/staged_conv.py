@@ -15,6 +15,7 @@ Source: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores"
 fp16).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from kmem.codegen.chains.approximate import approximate
@@ -242,23 +243,28 @@ def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
     """The kernels and the launcher at one setting."""
     detail = replace(detail, epilogue=follow_staged(detail, knobs))
     leaving = leave_moments(detail)
-    product = _write_boxed if knobs.has_boxes else _write_product
-    if knobs.walks:
-        product = _write_walking
+    kernel, write = _product_of(knobs)
     statements = [
         *write_staging(detail, knobs),
         *write_packing(detail, knobs),
-        *product(gather_taps(leaving, knobs.gather), knobs),
+        *write(gather_taps(leaving, knobs.gather), knobs),
     ]
-    others = {STAGE: STAGE_TAPS} if knobs.gather != "no" else {}
-    if knobs.has_boxes or knobs.walks:
-        others[_CONV] = BOXED if knobs.has_boxes else WALKING
+    others = {_CONV: kernel, **({STAGE: STAGE_TAPS} if knobs.gather != "no" else {})}
     kernels = tuple(others.get(each, each) for each in _KERNELS)
     return Emission(
         (*hand_in(kernels, {AFTER: leaving.epilogue}), *norm_kernels(detail)),
         write_normed_launcher(detail, statements, knobs.block_p),
         own_size_only=is_scaled(detail) and knobs.terms == 1,
     )
+
+
+def _product_of(
+    knobs: StagedSettings,
+) -> tuple[tuple[str, str], Callable[[Convolution, StagedSettings], list[str]]]:
+    """The kernel that multiplies at a setting, and what writes its launch."""
+    if knobs.has_boxes:
+        return BOXED, _write_boxed
+    return (WALKING, _write_walking) if knobs.walks else (_CONV, _write_product)
 
 
 def follow_staged(detail: Convolution, knobs: StagedSettings) -> Epilogue:

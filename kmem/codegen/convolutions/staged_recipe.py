@@ -63,8 +63,8 @@ L2_BYTES_PER_S, L1_GAIN = 3.4e12, 2.4
 L2_WIDE_BYTES_PER_S, L1_GAIN_OF_FEW = 8e12, 1.3
 #: Staged channels of which L1 may hold a tile's rows; and of the time over so few, wherever they
 #: are kept, what a card took, but with four of them in copies of 8 bytes. Source: H200, 2026-11-23
-#: and -24, 36 kernels of level 1's 50, 54, 60 and 66 and level 2's 7, 57, 69, 71, 73 and 82: 1.17
-#: to 1.7.
+#: and -24, 36 kernels of level 1's 50, 54, 60, 63 and 66 and level 2's 7, 57, 69, 71, 73, 82 and
+#: 90: 0.98 to 1.7, 1.41 in the geometric mean.
 MOST_KEPT, FEW_CHANNELS_COST = 16, 1.4
 #: Of the product's time, what it takes with the sums along positions. Source: the same; 64 to 128
 #: channels, 3x3: 0.98 and 1.1.

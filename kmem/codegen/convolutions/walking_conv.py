@@ -123,14 +123,14 @@ def programs_at_once(detail: Convolution, knobs: StagedSettings, device: Device)
     """
     steps = contraction(detail, knobs.block_k) // knobs.block_k
     is_one_tile = padded_outputs(detail, knobs.block_co) == knobs.block_co
-    registers = _registers(detail, knobs, device)
     if not can_walk(detail) or steps > MOST_STEPS or not is_one_tile:
         return 0
-    if registers > _MOST_REGISTERS:
+    registers, shared = _registers(detail, knobs, device), _shared_bytes(detail, knobs)
+    if registers > _MOST_REGISTERS or shared > device.shared_bytes_per_block:
         return 0
     threads = knobs.warps * device.warp_size
-    shared = device.shared_bytes_per_sm // walked_shared_bytes(detail, knobs)
-    return device.sm_count * min(shared, device.registers_per_sm // (registers * threads))
+    by_registers = device.registers_per_sm // (registers * threads)
+    return device.sm_count * min(by_registers, device.shared_bytes_per_sm // shared)
 
 
 def _registers(detail: Convolution, knobs: StagedSettings, device: Device) -> int:
@@ -145,7 +145,7 @@ def filter_bytes(detail: Convolution, knobs: StagedSettings) -> int:
     return knobs.block_co * contraction(detail, knobs.block_k) * 2 * knobs.parts
 
 
-def walked_shared_bytes(detail: Convolution, knobs: StagedSettings) -> int:
+def _shared_bytes(detail: Convolution, knobs: StagedSettings) -> int:
     """Shared memory of a program: images of the tiles ahead, the filter, and a result."""
     image = knobs.block_p * contraction(detail, knobs.block_k) * 2 * knobs.parts
     result = knobs.block_p * knobs.block_co * 4

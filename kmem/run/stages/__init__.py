@@ -11,12 +11,12 @@ A round (stage 4 is kmem/orchestrate/, stage 6 evaluation/measuring.py):
 - survey.py: stages 1 to 3 of a round: profile, diagnose, prescribe for every parent kernel.
 - consulting.py: stage 3: the skills offered for a diagnosis, and what they earned.
 - authors.py: stage 5: who proposes directions and writes candidates.
+- batches.py: in which order candidates are measured, and how many at a time.
 - stopping.py: whether the next measurements are worth it, by what memory knows.
 - reflect.py: the end of a round: what its measurements taught.
 
 The end:
 
 - verifying.py: final verdicts: an early one, and down the ranking at the end, with repairs.
-- batches.py: in which order candidates are measured, and how many at a time.
 - conclude.py: the end of a run: its winner kept, and what came of it.
 """
