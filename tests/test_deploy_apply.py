@@ -332,6 +332,14 @@ def test_a_recurrent_layer_reads_the_weights_that_the_module_has_by_then(tmp_pat
         torch.testing.assert_close(shell(x), model(x))
 
 
+def test_a_compiled_model_has_the_kernel_of_a_recurrent_layer(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run", problem=RECURRENT, kernel=TWICE_RECURRENT)
+    model, x = Recurrent(8), torch.randn(3, 5, 8)
+    with torch.no_grad(), kmem.apply(model, run):
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), 2 * Recurrent.forward(model, x))
+
+
 def test_a_model_without_such_modules_is_left_alone_and_says_so(result: Result) -> None:
     handle = kmem.apply(nn.Sequential(nn.ReLU(), nn.Linear(64, 64)), result)
     assert handle.replaced == []

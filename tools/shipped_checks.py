@@ -82,6 +82,9 @@ def check_package(package: Package, *, ahead_of_time_alone: bool = False) -> dic
             if name == "apply":
                 return {"wrong": str(ex)}
             row[name] = f"FAILED({ex})"
+        except torch._dynamo.exc.Unsupported as ex:
+            refused = name == "backend" and is_refused(model, inputs)
+            row[name] = ("no graph: " if refused else "FAILED: ") + telling(str(ex))
         except Exception as ex:  # noqa: BLE001  # the row says what failed; the others go on
             row[name] = f"FAILED({type(ex).__name__}: {telling(str(ex))})"
             traceback.print_exc()
@@ -170,6 +173,18 @@ def compiled(model: torch.nn.Module, inputs: Sequence[Any], **how: Any) -> Any:
         for _ in range(2):
             found = fast(*inputs)
     return [each.clone() for each in tensors_of(found)]
+
+
+def is_refused(model: torch.nn.Module, inputs: Sequence[Any]) -> bool:
+    """Whether torch makes no graph of the module itself, without a kernel: of an LSTM, it does not.
+
+    A backend never sees such a module.
+    """
+    try:
+        compiled(model, inputs, backend="eager")
+    except torch._dynamo.exc.Unsupported:
+        return True
+    return False
 
 
 def telling(message: str) -> str:

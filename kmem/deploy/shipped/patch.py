@@ -198,7 +198,8 @@ class Kernel:
         self._shell = make_shell(entry)
         share_state(self._shell, module)
         self._state = [holder_of(module, each.name) for each in entry.state]
-        self._modes = [(each, each.training) for each in module.modules()]
+        # dictionaries: torch.compile refuses to look at a recurrent layer itself
+        self._modes = [(vars(each), each.training) for each in module.modules()]
         self._operator: Operator | None = None  # registered when a tracer first needs it
         self._register = _registering(self)
         self._devices = devices_for(entry)
@@ -245,11 +246,11 @@ class Kernel:
                 each.dtype,
             ):
                 return f"{each.name} is not what the kernel was written for"
-        for module, training in self._modes:
-            if module.training is not training:
+        for attributes, training in self._modes:
+            if attributes["training"] is not training:
                 return "the module is in another mode than when the kernel was applied"
-        for module, _ in self._modes[1:]:
-            if module._forward_hooks or module._forward_pre_hooks:
+        for attributes, _ in self._modes[1:]:
+            if attributes["_forward_hooks"] or attributes["_forward_pre_hooks"]:
                 return "a module inside has hooks, which the kernel would leave out"
         return None
 
