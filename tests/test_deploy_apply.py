@@ -13,7 +13,7 @@ from torch import nn
 
 import kmem
 from kmem.deploy.entries import entries_of
-from kmem.deploy.shipped import patch
+from kmem.deploy.shipped import bound_kernel, patch
 from kmem.deploy.shipped.patch import Handle
 from kmem.deploy.shipped.sharing import copy_shell, make_shell, share_state
 from kmem.errors import OutputError
@@ -368,7 +368,8 @@ def test_a_call_finds_its_kernel_among_many_by_one_look_up(
     def walk(*row: object) -> str:
         raise AssertionError("a row was compared with the call")
 
-    monkeypatch.setattr(patch, "objection_to_inputs", walk)
+    for each in (patch, bound_kernel):
+        monkeypatch.setattr(each, "objection_to_inputs", walk)
     with torch.no_grad():
         x = torch.randn(6, 64)
         torch.testing.assert_close(model.first(x), Norm.forward(model.first, x))

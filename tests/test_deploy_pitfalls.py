@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize, prune
 import kmem
 from kmem.deploy.entries import entries_of
 from kmem.deploy.package import export_package
-from kmem.deploy.shipped import inductor, ops, patch
+from kmem.deploy.shipped import bound_kernel, inductor, ops
 from kmem.deploy.shipped.ops import operator
 from kmem.deploy.shipped.patch import Handle
 from kmem.errors import OutputError
@@ -59,7 +59,7 @@ def test_on_a_device_that_it_was_not_measured_on_a_kernel_is_not_used(
     result: Result, norm: Norm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = [("cuda", 7)]
-    monkeypatch.setattr(patch, "devices_for", lambda entry: elsewhere)
+    monkeypatch.setattr(bound_kernel, "devices_for", lambda entry: elsewhere)
     monkeypatch.setattr(inductor, "devices_for", lambda entry: elsewhere)
     handle, x = kmem.apply(norm, result), torch.randn(6, 64)
     with torch.no_grad():
@@ -136,12 +136,12 @@ def test_nothing_is_compiled_while_a_graph_is_captured(
 ) -> None:
     handle, x = kmem.apply(norm, result), torch.randn(6, 64)
     with torch.no_grad():
-        monkeypatch.setattr(patch, "is_capturing", lambda device: True)
+        monkeypatch.setattr(bound_kernel, "is_capturing", lambda device: True)
         own = norm(x)
         assert handle.status()[0].served == 0
         monkeypatch.undo()
         torch.testing.assert_close(norm(x), 2 * own)
-        monkeypatch.setattr(patch, "is_capturing", lambda device: True)
+        monkeypatch.setattr(bound_kernel, "is_capturing", lambda device: True)
         torch.testing.assert_close(norm(x), 2 * own)  # warm: a capture takes it
 
 

@@ -13,6 +13,7 @@ here. In the order in which a package uses them:
 - ops.py: each kernel as an operator of torch.library, for torch.compile and torch.export.
 - warm_start.py: compiled kernels found in Triton's cache without reading all of Triton first.
 - standing.py: how an entry stands in a model, and why not otherwise.
+- bound_kernel.py: one entry's kernel on the state of one module: whether it may answer a call.
 - patch.py: kernels bound to the modules of a model, and taken away again.
 - patterns.py: what a kernel computes as a pattern of ATen operators, and where a graph holds it.
 - inductor.py: a pass for Inductor that puts kernels where a graph computes the same.

@@ -5,9 +5,6 @@ replaced if it computes what the kernel's own module computes (`fingerprint`) an
 parameters. Every call that a kernel does not support runs the module's own code, as it was.
 """
 
-import os
-import time
-import warnings
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from inspect import signature
@@ -16,32 +13,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from kmem.deploy.shipped.between import find_between
+from kmem.deploy.shipped.bound_kernel import BoundKernel
 from kmem.deploy.shipped.calls import NoCalls, follow_calls
 from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
-from kmem.deploy.shipped.ops import Operator, operator
-from kmem.deploy.shipped.sharing import CannotShare, holder_of, make_shell, share_state
+from kmem.deploy.shipped.sharing import CannotShare
 from kmem.deploy.shipped.standing import Standing, name_objections
-from kmem.deploy.shipped.supports import (
-    devices_for,
-    is_capturing,
-    key_for,
-    key_of,
-    objection_to_context,
-    objection_to_gradients,
-    objection_to_inputs,
-    objection_to_tensors,
-)
+from kmem.deploy.shipped.supports import key_for, key_of, objection_to_inputs
 from kmem.deploy.shipped.table import Entry, PackageError
-from kmem.deploy.shipped.warm_start import warm_start
-
-#: What a kernel can read in an ordinary call, and what tracers put in its place.
-_PLAIN = (torch.Tensor, nn.Parameter)
-_TRACED = (FakeTensor, FunctionalTensor)
 
 
 class Handle:
@@ -78,7 +58,7 @@ class Handle:
     def status(self) -> list[Standing]:
         """What is active, what is not, and why."""
         return [
-            *(kernel.standing(forward) for forward in self._forwards for kernel in forward.kernels),
+            *(each for forward in self._forwards for each in forward.standings()),
             *self._unused,
         ]
 
@@ -125,7 +105,7 @@ def apply(model: nn.Module, entries: Sequence[Entry]) -> Handle:
     return Handle(forwards, unused)
 
 
-def find_kernels(module: nn.Module, entries: Sequence[Entry]) -> list["Kernel"]:
+def find_kernels(module: nn.Module, entries: Sequence[Entry]) -> list[BoundKernel]:
     """The kernels of those entries that compute what a module computes."""
     found = (_fit(module, entry)[0] for entry in entries)
     return [kernel for kernel in found if kernel is not None]
@@ -135,7 +115,7 @@ def _is_inside(path: str, outer: str) -> bool:
     return not outer or path == outer or path.startswith(f"{outer}.")
 
 
-def _fit(module: nn.Module, entry: Entry) -> tuple["Kernel | None", str]:
+def _fit(module: nn.Module, entry: Entry) -> tuple[BoundKernel | None, str]:
     """A kernel for a module, or why there is none; no reason where they are plainly different."""
     if tuple(name for name, _ in module.named_parameters()) != entry.parameters:
         return None, ""
@@ -152,7 +132,7 @@ def _fit(module: nn.Module, entry: Entry) -> tuple["Kernel | None", str]:
     device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
     try:
         objection = _objection_to_computation(module, entry, device)
-        return (None, objection) if objection else (Kernel(entry, module), "")
+        return (None, objection) if objection else (BoundKernel(entry, module), "")
     except (NoFingerprint, CannotShare, PackageError) as ex:
         return None, str(ex)
 
@@ -176,125 +156,6 @@ def _objection_to_computation(module: nn.Module, entry: Entry, device: torch.dev
     return f"{text} (it is in {here} mode, the kernel was made in {there} mode)"
 
 
-def _registering(kernel: "Kernel") -> Callable[[], int]:
-    """What gives a kernel its operator, and is called but not traced by a compiler."""
-
-    def register() -> int:
-        if kernel._operator is None:
-            with _disable_current_modes():
-                kernel._operator = operator(kernel.entry)
-        return 0
-
-    # as torch.compiler.assume_constant_result does, which imports all of Dynamo
-    register._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return register
-
-
-class Kernel:
-    """One entry's kernel on the state of one module."""
-
-    def __init__(self, entry: Entry, module: nn.Module) -> None:
-        self.entry = entry
-        self._shell = make_shell(entry)
-        share_state(self._shell, module)
-        self._state = [holder_of(module, each.name) for each in entry.state]
-        # dictionaries: torch.compile refuses to look at a recurrent layer itself
-        self._modes = [(vars(each), each.training) for each in module.modules()]
-        self._operator: Operator | None = None  # registered when a tracer first needs it
-        self._register = _registering(self)
-        self._devices = devices_for(entry)
-        self._has_values = not all(each.is_tensor for each in entry.inputs)  # beyond the key
-        self._adds_in_any_order = b"tl.atomic_" in entry.kernel.read_bytes()
-        self._is_proven: set[torch.device] = set()  # where a first call went well
-        self._fault = ""  # why no further call is tried
-        self.served = 0
-        self.first_call_s: float | None = None
-
-    def standing(self, forward: "Forward") -> Standing:
-        return Standing(
-            self.entry.name,
-            forward.path,
-            not self._fault,
-            self._fault or forward.reason,
-            self.served,
-            forward.passed_on,
-            self.first_call_s,
-        )
-
-    def objection(self, inputs: Sequence[Any]) -> str | None:
-        """Why the kernel, which is for such inputs, cannot answer this call; None if it can."""
-        if self._fault:
-            return self._fault
-        if self._has_values:
-            reason = objection_to_inputs(self.entry, inputs)
-            if reason is not None:
-                return reason
-        if any(name not in holder for holder, name in self._state):
-            return "a parameter is computed from others now, as parametrizations and pruning do"
-        tensors = [*inputs, *self._read_state()]
-        reason = objection_to_gradients(tensors) or objection_to_tensors(tensors, _PLAIN + _TRACED)
-        return reason or self._objection_to_state() or self._objection_to_place(tensors)
-
-    def _read_state(self) -> list[torch.Tensor]:
-        return [holder[name] for holder, name in self._state]
-
-    def _objection_to_state(self) -> str | None:
-        for each, tensor in zip(self.entry.state, self._read_state(), strict=True):
-            if tensor is None or (tensor.shape, tensor.stride(), tensor.dtype) != (
-                each.shape,
-                each.stride,
-                each.dtype,
-            ):
-                return f"{each.name} is not what the kernel was written for"
-        for attributes, training in self._modes:
-            if attributes["training"] is not training:
-                return "the module is in another mode than when the kernel was applied"
-        for attributes, _ in self._modes[1:]:
-            if attributes["_forward_hooks"] or attributes["_forward_pre_hooks"]:
-                return "a module inside has hooks, which the kernel would leave out"
-        return None
-
-    def _objection_to_place(self, tensors: Sequence[Any]) -> str | None:
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor):
-                device = tensor.device
-                if (device.type, device.index) not in self._devices:
-                    return f"it was verified on {self.entry.device}, this call is on {device}"
-                return objection_to_context(device.type, any_order=self._adds_in_any_order)
-        return "no argument is a tensor"
-
-    def run(self, inputs: Sequence[Any], original: Any) -> Any:
-        """The kernel's answer to a call to which there is no objection."""
-        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-            self._register()
-            return self._operator(inputs, self._read_state())  # type: ignore[misc]
-        device = next(each.device for each in inputs if isinstance(each, torch.Tensor))
-        if device in self._is_proven:
-            self.served += 1
-            return self._shell(*inputs)
-        return self._run_first(inputs, original, device)
-
-    def _run_first(self, inputs: Sequence[Any], original: Any, device: torch.device) -> Any:
-        """The first call on a device, which compiles: if that fails, the module's own code runs."""
-        if is_capturing(device):
-            return original(*inputs)  # a compiler must not run under capture: warm up before it
-        started = time.perf_counter()
-        try:
-            with warm_start():
-                found = self._shell(*inputs)
-        except Exception as ex:  # noqa: BLE001  # a driver or compiler that is missing
-            if os.environ.get("KMEM_STRICT") == "1":
-                raise
-            text = str(ex).strip().splitlines()
-            self._fault = f"its first call failed: {type(ex).__name__}: {text[0] if text else ''}"
-            warnings.warn(f"{self.entry.name} is not used: {self._fault}", stacklevel=3)
-            return original(*inputs)
-        self._is_proven.add(device)
-        self.first_call_s = self.first_call_s or time.perf_counter() - started
-        self.served += 1
-        return found
-
-
 class Forward:
     """What stands in the place of one instance's forward."""
 
@@ -302,7 +163,7 @@ class Forward:
         self,
         path: str,
         module: nn.Module,
-        kernels: Sequence[Kernel],
+        kernels: Sequence[BoundKernel],
         original: Callable[..., Any] | None = None,
     ) -> None:
         self.path = path
@@ -315,7 +176,7 @@ class Forward:
         self._names = list(signature(self._original).parameters)
         self._wide = [each.entry for each in self.kernels if each.entry.between]
         self._is_looking = False  # at the module's own forward, for a size that is new
-        self._by_inputs: dict[tuple[Any, ...], Kernel | None] = {}
+        self._by_inputs: dict[tuple[Any, ...], BoundKernel | None] = {}
         for kernel in self.kernels:  # where two serve the same, the table's first does everywhere
             self._by_inputs.setdefault(key_for(kernel.entry), kernel)
         update_wrapper(self, self._original)
@@ -324,6 +185,10 @@ class Forward:
     def __code__(self) -> CodeType:
         """The original's: torch.export asks a forward where it is written."""
         return self._original.__code__
+
+    def standings(self) -> list[Standing]:
+        """How each of its kernels stands."""
+        return [each.standing(self.path, self.reason, self.passed_on) for each in self.kernels]
 
     def install(self) -> None:
         self._module.forward = self
@@ -356,7 +221,7 @@ class Forward:
             self.reason = reason or ""
         return self._original(*args, **kwargs)
 
-    def _choose(self, inputs: Sequence[Any]) -> tuple[Kernel, str | None]:
+    def _choose(self, inputs: Sequence[Any]) -> tuple[BoundKernel, str | None]:
         """The kernel for such inputs and why it cannot answer this call; any other's reason."""
         if torch.compiler.is_compiling():  # sizes become guards one by one, not as a key
             objections = ((each, objection_to_inputs(each.entry, inputs)) for each in self.kernels)
@@ -373,7 +238,7 @@ class Forward:
             reason = objection_to_inputs(kernel.entry, inputs)
         return kernel, reason or kernel.objection(inputs)
 
-    def _widen(self, inputs: Sequence[Any], key: tuple[Any, ...]) -> Kernel | None:
+    def _widen(self, inputs: Sequence[Any], key: tuple[Any, ...]) -> BoundKernel | None:
         """A kernel for a size between those of the table, made once; None if there is none."""
         entry = find_between(self._wide, inputs)
         if entry is None or key_for(entry) != key:
