@@ -9,8 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kmem.codegen.chains import chain
 from kmem.codegen.convolutions.convolution import find_convolutions
+from kmem.codegen.regions.matching import FoundRegion, find_row_regions
 from kmem.devices import named_target
+from kmem.problem.graph import OpGraph
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
@@ -290,6 +293,24 @@ def test_reductions_over_the_channels_of_a_tile_are_written_with_it(
     (site,) = SPLIT.match(graph, Contract())
     assert len(site.nodes) == nodes, site.nodes
     check_recipe(SPLIT, source, H200, settings=variants(SPLIT, source, 1), tolerance=1e-6)
+
+
+def test_regions_are_grown_only_where_a_reduction_may_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A network has hundreds of convolutions: growing every region for each took a minute."""
+    grown = []
+
+    def grow(graph: OpGraph) -> list[FoundRegion]:
+        grown.append(graph)
+        return find_row_regions(graph)
+
+    monkeypatch.setattr(chain, "find_row_regions", grow)
+    both = "self.op(self.op(y.relu()).tanh()).sigmoid().softmax(1).relu()"
+    _, graph = trace_source(problem("Conv2d(8, 8, 3)", (1, 8, 9, 9), result=both))
+    first, second, third = SPLIT.match(graph, Contract())
+    assert [len(site.nodes) for site in (first, second, third)] == [2, 2, 4]
+    assert len(grown) == 1
 
 
 @pytest.mark.slow(after=3)

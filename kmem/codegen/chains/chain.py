@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from kmem.codegen.chains.epilogue import Epilogue, grow_epilogue, write_epilogue
-from kmem.codegen.regions.matching import FoundRegion, find_row_regions
+from kmem.codegen.regions.matching import FoundRegion, find_row_regions, may_reduce
 from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Load, Map, Region
 from kmem.codegen.text.definitions import write_definition
@@ -168,6 +168,8 @@ def grow_reducing_chain(graph: OpGraph, anchor: Node) -> Chain:
 
 def find_closing(graph: OpGraph, anchor: Node) -> FoundRegion | None:
     """The region that reduces an anchor's channels and can be written where the anchor stores."""
+    if not may_reduce(graph, anchor.name, anchor.spec.shape[1]):
+        return None
     regions = find_row_regions(graph.hiding({anchor.name}))
     return next((found for found in regions if _closes(graph, anchor, found)), None)
 

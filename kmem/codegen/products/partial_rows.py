@@ -22,7 +22,7 @@ from kmem.codegen.chains.epilogue import Epilogue
 from kmem.codegen.products.contraction import Product
 from kmem.codegen.products.finishing import WINDOW, Finish, read_states
 from kmem.codegen.products.sites import find_products
-from kmem.codegen.regions.matching import FoundRegion, find_row_regions
+from kmem.codegen.regions.matching import FoundRegion, find_row_regions, may_reduce
 from kmem.codegen.regions.reductions import BY_ROW, REDUCTIONS
 from kmem.codegen.regions.region import Load, Map, Reduce, Region
 from kmem.problem.graph import OpGraph
@@ -55,6 +55,8 @@ def reduce_sites(graph: OpGraph, sites: Sequence[Site]) -> list[Site]:
 def _reduce(graph: OpGraph, site: Site) -> Site | None:
     product: Product = site.detail
     (made,) = site.outputs
+    if not may_reduce(graph, made.name, product.n.size):
+        return None
     regions = find_row_regions(graph.hiding({*site.nodes}))
     found = next((each for each in regions if _is_alone(graph, made.name, each)), None)
     if found is None or product.triangle != "none" or product.n.out != 1:

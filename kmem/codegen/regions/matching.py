@@ -7,6 +7,7 @@ outside depends on the region.
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from math import prod
 
 from kmem.codegen.regions.lowering import Lowering, RowSpace, find_reduction, space_of
 from kmem.codegen.regions.pointwise import is_identity, write_pointwise
@@ -38,6 +39,26 @@ def find_row_regions(graph: OpGraph) -> list[FoundRegion]:
         if space is not None:
             growth.grow(node, space)
     return growth.in_order()
+
+
+def may_reduce(graph: OpGraph, name: str, columns: int) -> bool:
+    """Whether a value is reduced by rows of so many columns before an anchor reads what it becomes.
+
+    Where it is not, no region that all its readers are part of does so: that is told at once, while
+    `find_row_regions` grows every region of the graph.
+    """
+    total = graph.spec(name).numel
+    near, seen = [name], {name}
+    while near:
+        for node in graph.users(near.pop()):
+            if node.name in seen or lowering_of(graph, node) is None:
+                continue
+            space = space_of(graph, node)
+            if space is not None and space.columns == columns and prod(space.shape) == total:
+                return True
+            seen.add(node.name)
+            near.append(node.name)
+    return False
 
 
 def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:

@@ -218,13 +218,16 @@ class _Search:
             failures = 0
             by_value = not parameters_stay
             last = smallest_proposal(constants, style, by_value)
+            if self._runs_too_large(last, parameters_stay):  # as all the larger ones would
+                too_large = too_large or last
+                continue
             settled = too_large is not None
             for workload in proposals(constants, style, by_value):
                 if self._input_elements(workload) > MAX_SMALL_ELEMENTS and workload != last:
                     continue
                 # many times quicker than tracing what fails or is too large
-                runs, sizes = self._run_forward(workload, parameters_stay)
-                if runs and self._is_too_large(workload, sizes, parameters_stay):
+                runs, _ = self._run_forward(workload, parameters_stay)
+                if self._runs_too_large(workload, parameters_stay):
                     too_large = too_large if settled else workload
                     continue
                 graph = self._trace(workload, parameters_stay) if runs else None
@@ -262,9 +265,11 @@ class _Search:
         is_as_wide = sizes is None or sizes.parameters == self._parameters
         return (runs, sizes) if is_as_wide or not parameters_stay else (False, None)
 
-    def _is_too_large(
-        self, workload: Workload, sizes: ForwardSizes | None, parameters_stay: bool
-    ) -> bool:
+    def _runs_too_large(self, workload: Workload, parameters_stay: bool) -> bool:
+        """Whether the forward runs at these sizes, which are not small enough."""
+        runs, sizes = self._run_forward(workload, parameters_stay)
+        if not runs:
+            return False
         if sizes is None:  # tracing says
             graph = self._graph_at(workload)
             sizes = ForwardSizes(_output_elements(graph), _parameter_elements(graph))
