@@ -1,11 +1,21 @@
 """Counters of batches: those of all batch norms are moved along by one call."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
 from kmem.codegen.module.counters import move_together
+from kmem.devices import named_target
+from kmem.measure.judge import Judge
+from kmem.measure.settings import JudgeSettings
+from kmem.measure.source_check import check_source
+from kmem.problem.traced import untraced_problem
+from kmem.records import Contract, Kernel, Problem, Status
 from kmem.testing import import_source, trace_source
+
+H200 = named_target("h200")
 
 PROBLEM = """
 import torch
@@ -47,10 +57,11 @@ def test_counters_that_nothing_reads_move_together(more: str, result: str, alone
     source = PROBLEM.format(more=more, result=result)
     module, text = written(source)
     forward = text[text.index("def _forward") : text.index("class ModelNew")]
-    assert forward.count("torch._foreach_add_(") == 1
+    assert forward.count("torch.ops.aten._foreach_add_.Scalar(") == 1
     # twos has a step of its own
     added = [line.split("(")[1].split(",")[0] for line in forward.splitlines() if "add_.T" in line]
     assert sorted(added) == sorted([*alone, "b_twos"])
+    assert check_source(text, problem_source=source) == []
     made = import_source(text)
     torch.manual_seed(0)
     model, new = module.Model(), made.ModelNew()
@@ -66,3 +77,18 @@ def test_one_counter_stays_as_it_is() -> None:
     source = PROBLEM.replace("self.c(torch.relu(self.b(torch.relu(self.a(x)))))", "self.a(x)")
     _, graph = trace_source(source.format(more="pass", result=""))
     assert move_together(graph) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shared_template")  # starts workers
+def test_a_module_whose_counters_move_together_passes_the_judge(tmp_path: Path) -> None:
+    """A network with two batch norms was refused for the name of the operator that moves them."""
+    source = PROBLEM.format(more="pass", result="")
+    _, text = written(source)
+    traced = untraced_problem(Problem("counters", "<counters>", source), Contract(), H200)
+    settings = JudgeSettings(
+        seed=3, gpu=False, work_dir=tmp_path, cache_dir=tmp_path / "c", bundle_dir=tmp_path / "e"
+    )
+    with Judge(traced, settings, estimate_ms=lambda kernel: 1.0) as judge:
+        verdict = judge.verify(Kernel(text), ())
+    assert (verdict.status, verdict.log) == (Status.PASSED, "")

@@ -6,6 +6,7 @@ import pytest
 from compile_sm90 import SKILLS, compile_jobs
 
 from kmem.devices import named_target
+from kmem.recipes import Site
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import trace_source
@@ -47,3 +48,27 @@ def test_a_thread_holds_as_many_bytes_in_every_dtype(dtype: str, values: int) ->
         max(setting["block_l"] * setting["block_k"] // (32 * setting["warps"]) for setting in space)
         == values
     )
+
+
+def test_operands_keep_their_roles_at_small_sizes() -> None:
+    """The rows of a classifier are the vectors at full size, where small sizes have as many."""
+    recipe = load_recipe(load_skill(SKILLS / NAME))
+
+    def linear(outputs: int) -> Site:
+        source = (
+            "import torch\nclass Model(torch.nn.Module):\n    def __init__(self):\n"
+            f"        super().__init__()\n        self.op = torch.nn.Linear(512, {outputs})\n"
+            "    def forward(self, x):\n        return self.op(x)\n"
+            "def get_inputs():\n    return [torch.empty(2, 512)]\n"
+        )
+        (site,) = recipe.match(trace_source(source)[1], Contract())
+        return site
+
+    full, small = linear(1000), linear(2)
+    (setting, *_) = recipe.space(full, named_target("h200")).settings()
+    texts = [
+        recipe.emit(full, setting).launcher,
+        recipe.emit_like(small, setting, full).launcher,
+    ]
+    assert all("b, a, target" in text for text in texts)
+    assert "a, b, target" in recipe.emit(small, setting).launcher

@@ -1,5 +1,6 @@
 """Final verdicts: down the ranking until a kernel holds or the minutes are over."""
 
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -306,16 +307,19 @@ def test_what_memory_holds_goes_ahead_beside_a_guess_that_is_expected_to_be_fast
     written = [slow, quick, recalled]
     alone, beside = [[recalled], [quick, slow]], [[recalled, quick], [slow]]
     parts = parts_at_the_beginning()
-    # by predictions the two are as fast; this very graph took longer on such a card
-    assert in_batches(written, parts, Remembered((), ())) == alone
     outcome = SimpleNamespace(
         choices=recalled.task.choices, device="NVIDIA H200", latency_ms=1.2, graph_hash="g"
     )
     exact = Remembered((Recalled(outcome, None, True, 0.0, True),), ())  # type: ignore[arg-type]
     like = Remembered((Recalled(outcome, None, False, 0.1, True),), ())  # type: ignore[arg-type]
+    other = Recalled(outcome, None, False, math.inf, True)  # type: ignore[arg-type]
+    # by predictions the two are as fast; this very graph took longer on such a card
     assert in_batches(written, parts, exact) == beside
     assert in_batches(written, parts, like) == alone
     assert in_batches(written, parts_at_the_beginning("NVIDIA L4"), exact) == alone
     # nothing is known but that it is slower
     recalled = replace(recalled, whole_ms=2.0)
     assert in_batches([slow, quick, recalled], parts, like) == [[recalled, quick], [slow]]
+    # it won in a graph of another structure: one guess among others
+    expected = [[quick], [recalled, slow]]
+    assert in_batches([slow, quick, recalled], parts, Remembered((other,), ())) == expected

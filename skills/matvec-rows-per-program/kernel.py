@@ -155,18 +155,19 @@ class Roles:
         return self.steps[3] == 1
 
 
-def roles_of(product: Product) -> Roles:
-    """The larger side of the output belongs to the matrix."""
+def roles_of(product: Product, like: Product | None = None) -> Roles:
+    """The larger side of the output belongs to the matrix, or the side that does so in `like`."""
     outer, inner = product.batch
     m, n = product.m.size, product.n.size
     a = (outer.a, inner.a, product.m.a, product.k.a)
     b = (outer.b, inner.b, product.n.b, product.k.b)
-    return Roles(True, m, n, a, b) if n <= m else Roles(False, n, m, b, a)
+    decides = like or product
+    is_a = decides.n.size <= decides.m.size
+    return Roles(True, m, n, a, b) if is_a else Roles(False, n, m, b, a)
 
 
-def added_at_once(product: Product, block_k: int) -> int:
+def added_at_once(product: Product, roles: Roles, block_k: int) -> int:
     """Products of one vector that are added at once: those of a 16-byte load along K."""
-    roles = roles_of(product)
     if roles.vectors > 1 or not roles.along_k:
         return 1
     return min(block_k, _VECTOR_BYTES // operand_width(product))
@@ -178,9 +179,13 @@ def is_compensated(product: Product, knobs: MatvecSettings) -> bool:
     return steps > (LONG_CHAIN if knobs.accuracy == 0 else 1)
 
 
-def emit_matvec(product: Product, knobs: MatvecSettings) -> Emission:
-    """The kernels and the launcher at one setting."""
-    roles = roles_of(product)
+def emit_matvec(product: Product, knobs: MatvecSettings, like: Product | None = None) -> Emission:
+    """The kernels and the launcher at one setting.
+
+    Args:
+        like: the product at other sizes, whose operands take the same roles.
+    """
+    roles = roles_of(product, like)
     matrix, vector = roles.steps, roles.vector_steps
     launch = write_launch(
         "kmem_matvec",
@@ -195,7 +200,7 @@ def emit_matvec(product: Product, knobs: MatvecSettings) -> Emission:
         f"LINES_ARE_ROWS={roles.matrix_is_a}, COMPENSATED={is_compensated(product, knobs)}, "
         f"SPLITS={knobs.splits}",
         f"BLOCK_L={knobs.block_l}, BLOCK_V={next_power_of_two(roles.vectors)}, "
-        f"BLOCK_K={knobs.block_k}, GROUP={added_at_once(product, knobs.block_k)}",
+        f"BLOCK_K={knobs.block_k}, GROUP={added_at_once(product, roles, knobs.block_k)}",
         f"num_warps={knobs.warps}",
     )
     kernels = hand_in((STORE_TILE, ADD_COMPENSATED, REDUCE_SPLITS, _KERNEL), functions_of(product))

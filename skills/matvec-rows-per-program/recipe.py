@@ -128,6 +128,9 @@ class Matvec(Recipe):
     def emit(self, site: Site, settings: Settings) -> Emission:
         return emit_matvec(site.detail, read_settings(MatvecSettings, settings))
 
+    def emit_like(self, site: Site, settings: Settings, like: Site) -> Emission:
+        return emit_matvec(site.detail, read_settings(MatvecSettings, settings), like.detail)
+
 
 def _is_legal(product: Product, knobs: MatvecSettings, device: Device) -> bool:
     if knobs.splits * knobs.block_k > max(product.k.size, knobs.block_k):
@@ -137,7 +140,7 @@ def _is_legal(product: Product, knobs: MatvecSettings, device: Device) -> bool:
     elements = knobs.block_l * knobs.block_k * next_power_of_two(roles.vectors)
     per_thread = elements / (knobs.warps * device.warp_size)
     # Products that are not added at once take a register each.
-    at_once = added_at_once(product, most_k) > 1
+    at_once = added_at_once(product, roles, most_k) > 1
     most = MOST_BYTES // (operand_width(product) if at_once else 4)
     if is_compensated(product, knobs) and not at_once:
         most //= 2  # beside each sum stands what it lost
@@ -153,8 +156,9 @@ def _programs_per_sm(product: Product, knobs: MatvecSettings, device: Device) ->
     and the vector), threads and blocks.
     """
     width, threads = operand_width(product), knobs.warps * device.warp_size
-    vectors = next_power_of_two(roles_of(product).vectors)
-    group = added_at_once(product, knobs.block_k)
+    roles = roles_of(product)
+    vectors = next_power_of_two(roles.vectors)
+    group = added_at_once(product, roles, knobs.block_k)
     spare = _SPARE_REGISTERS if group > 1 else 2 * _SPARE_REGISTERS
     values = knobs.block_l * knobs.block_k * (vectors / group + width / 4) / threads
     registers = min(255, values + spare)

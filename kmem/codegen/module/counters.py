@@ -25,7 +25,7 @@ def move_together(graph: OpGraph) -> dict[str, str]:
         if len(nodes) >= _LEAST:
             names = ", ".join(next(node.refs()) for node in nodes)
             written.update(dict.fromkeys((node.name for node in nodes), ""))
-            written[nodes[0].name] = f"torch._foreach_add_([{names}], {step!r})"
+            written[nodes[0].name] = f"torch.ops.aten._foreach_add_.Scalar([{names}], {step!r})"
     return written
 
 

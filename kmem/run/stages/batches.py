@@ -5,10 +5,10 @@ that deserves a verdict.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kmem.interfaces import UNAIDED
-from kmem.records import Candidate, Move, Task
+from kmem.records import Candidate, Move, SiteChoice, Task
 from kmem.run.stages.parts import Parts
 from kmem.run.stages.recall import Remembered
 
@@ -28,7 +28,8 @@ def in_batches(
     passed, the best guess of all goes ahead, then those of the next directions, on a GPU: so a run
     has a verified kernel long before it has compiled and measured the rest. What memory holds goes
     ahead with the best guess beside it, where that is expected to be faster: of a large module one
-    verdict takes most of the minutes.
+    verdict takes most of the minutes. Knobs that won in a graph of another structure are a guess
+    among others: whole networks share an operator with much that is unlike them.
     """
     start, written = parts.run.start, _credit_unaided(candidates)
     if start and (own := [each for each in written if each.kernel.hash == start.hash]):
@@ -56,16 +57,25 @@ def _likeliest_first(
     first: dict[Task, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.task, candidate)
-    scouts = sorted(first.values(), key=_promise)[:_SCOUTS]
+    leads = {hit.outcome.choices for hit in remembered.winners if hit.distance < math.inf}
+    scouts = sorted(first.values(), key=lambda scout: _promise(scout, leads))[:_SCOUTS]
     ahead = [*scouts[:1], *_faster_guess(scouts, parts, remembered)]
     behind = [scout for scout in scouts if scout not in ahead]
     others = [candidate for candidate in candidates if candidate not in scouts]
     return [batch for batch in (ahead, behind, others) if batch]
 
 
-def _promise(candidate: Candidate) -> tuple[bool, float]:
-    """What sorts the likeliest first: what memory holds, then by the predicted time."""
-    return candidate.task.move is not Move.RECALL, _predicted_ms(candidate)
+def _promise(
+    candidate: Candidate, leads: Collection[tuple[SiteChoice, ...]]
+) -> tuple[bool, float]:
+    """What sorts the likeliest first: what memory holds, then by the predicted time.
+
+    Args:
+        leads: what memory holds for graphs of this structure.
+    """
+    task = candidate.task
+    is_held = task.move is Move.RECALL and task.choices in leads
+    return not is_held, _predicted_ms(candidate)
 
 
 def _faster_guess(
