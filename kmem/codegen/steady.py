@@ -58,8 +58,12 @@ def find_steady(graph: OpGraph, steps: Sequence[Node | Site]) -> SteadyValues:
 
 def kept_operands(graph: OpGraph, names: Sequence[str]) -> tuple[Operand, ...]:
     """Values as operands of a site, marked where parameters alone decide them."""
-    steady = find_steady(graph, graph.nodes).names
+    steady = graph.once(_steady_names)
     return tuple(Operand(name, graph.spec(name), name in steady) for name in names)
+
+
+def _steady_names(graph: OpGraph) -> frozenset[str]:
+    return find_steady(graph, graph.nodes).names
 
 
 def _reads(step: Node | Site) -> list[str]:

@@ -5,12 +5,14 @@ makes a graph, bound.py costs it, recipes match it, and codegen/module/ writes i
 operator means stands in operators/.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from kmem.records import TensorSpec, content_hash
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,24 @@ class OpGraph:
             {name: tuple(readers) for name, readers in users.items()},
             ancestors,
         )
+
+    @cached_property
+    def _found(self) -> dict[tuple[object, ...], object]:
+        return {}
+
+    def once(self, find: Callable[..., Found], *asked: object) -> Found:
+        """What a function finds in this graph, worked out the first time that it is asked.
+
+        Every recipe asks about every graph, and a network has a thousand nodes.
+
+        Args:
+            find: depends on the graph and on what is asked alone; nobody changes what it returns.
+            asked: its further arguments, hashable.
+        """
+        key = find, *asked
+        if key not in self._found:
+            self._found[key] = find(self, *asked)
+        return self._found[key]  # type: ignore[return-value]
 
     def node(self, name: str) -> Node | None:
         """The node that makes a value; None for placeholders."""

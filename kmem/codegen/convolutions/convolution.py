@@ -136,6 +136,10 @@ def find_convolutions(graph: OpGraph) -> list[Site]:
 
     A site takes in the bias and the pointwise nodes that follow.
     """
+    return [*graph.once(_find_convolutions)]
+
+
+def _find_convolutions(graph: OpGraph) -> list[Site]:
     sites: list[Site] = []
     taken: set[str] = set()
     for node in graph.nodes:

@@ -31,6 +31,10 @@ def find_products(graph: OpGraph, contract: Contract, *, opens: bool = False) ->
         opens: whether to find those alone of which an operand is made by pointwise nodes, and to
             take these in too.
     """
+    return [*graph.once(_find_products, contract.precision, opens)]
+
+
+def _find_products(graph: OpGraph, precision: Precision, opens: bool) -> list[Site]:  # noqa: FBT001
     sites: list[Site] = []
     taken: set[str] = set()
     for node in graph.nodes:
@@ -42,7 +46,7 @@ def find_products(graph: OpGraph, contract: Contract, *, opens: bool = False) ->
         # it.
         followers = (grow_epilogue(graph, start, taken), ())
         for members, before in all_pairs(followers, _openings(graph, node, terms, taken, opens)):
-            site = _site(graph, node, terms, members, before, contract.precision)
+            site = _site(graph, node, terms, members, before, precision)
             if site is not None:
                 taken.update(site.nodes)
                 sites.append(site)

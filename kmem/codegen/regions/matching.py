@@ -33,6 +33,10 @@ class FoundRegion:
 
 def find_row_regions(graph: OpGraph) -> list[FoundRegion]:
     """Regions around reductions and norms, in graph order, not overlapping."""
+    return [*graph.once(_grow_rows)]
+
+
+def _grow_rows(graph: OpGraph) -> list[FoundRegion]:
     growth = _Growth(graph)
     for node in graph.nodes:
         space = space_of(graph, node)
@@ -66,6 +70,10 @@ def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:
 
     Shape changes alone are no region.
     """
+    return [*graph.once(_grow_pointwise)]
+
+
+def _grow_pointwise(graph: OpGraph) -> list[FoundRegion]:
     growth = _Growth(graph)
     anchors = [node for node in graph.nodes if _is_pointwise(graph, node)]
     # so that what is broadcast joins what it is broadcast to

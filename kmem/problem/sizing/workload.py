@@ -59,6 +59,12 @@ MAX_SMALL_PARAMETERS = 2**22
 #: is tried then.
 _AMPLE_ELEMENTS = 2048
 
+#: Of the calls of torch in a forward, by which the same program may differ: what only asks for
+#: sizes counts, too.
+_CALLS_MORE_OR_LESS = 0.1
+#: A graph of so many takes a second to trace.
+_MANY_NODES = 400
+
 #: How many sizes in a row may fail before a style is given up: what a module refuses at these, it
 #: hardly takes at the next.
 _FAILURES = 6
@@ -230,6 +236,7 @@ class _Search:
                 if self._runs_too_large(workload, parameters_stay):
                     too_large = too_large if settled else workload
                     continue
+                runs = runs and self._calls_as_often(workload, parameters_stay)
                 graph = self._trace(workload, parameters_stay) if runs else None
                 if graph is None:
                     failures += 1
@@ -272,9 +279,23 @@ class _Search:
             return False
         if sizes is None:  # tracing says
             graph = self._graph_at(workload)
-            sizes = ForwardSizes(_output_elements(graph), _parameter_elements(graph))
-        too_wide = not parameters_stay and sizes.parameters > MAX_SMALL_PARAMETERS
-        return too_wide or self._input_elements(workload) + sizes.outputs > MAX_SMALL_ELEMENTS
+            outputs, parameters = _output_elements(graph), _parameter_elements(graph)
+        else:
+            outputs, parameters = sizes.outputs, sizes.parameters
+        too_wide = not parameters_stay and parameters > MAX_SMALL_PARAMETERS
+        return too_wide or self._input_elements(workload) + outputs > MAX_SMALL_ELEMENTS
+
+    def _calls_as_often(self, workload: Workload, parameters_stay: bool) -> bool:
+        """Whether a forward makes about as many calls of torch as at full size.
+
+        One of fewer time steps makes fewer, and is another program. Of few nodes that is seen as
+        soon by tracing it.
+        """
+        if len(self.graph.nodes) < _MANY_NODES:
+            return True
+        sizes = [self._run_forward(each, parameters_stay)[1] for each in (workload, FULL)]
+        calls = [each.calls for each in sizes if each is not None]
+        return len(calls) < 2 or abs(calls[0] - calls[1]) <= _CALLS_MORE_OR_LESS * calls[1]
 
     def elements(self, workload: Workload) -> int:
         """Elements of all inputs and, if the graph can be traced, outputs."""

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
@@ -191,10 +192,32 @@ def build_inputs(
 
 @dataclass(frozen=True, slots=True)
 class ForwardSizes:
-    """Elements of all that a forward returns, and of its module's parameters and buffers."""
+    """Elements of all that a forward returns, and of its module's parameters and buffers.
+
+    `calls` are those that it makes of torch: a loop over time steps makes some for each.
+    """
 
     outputs: int
     parameters: int
+    calls: int
+
+
+class _Calls(TorchFunctionMode):
+    """Counts calls of torch, composite operators once each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
 
 
 def check_forward(
@@ -222,7 +245,8 @@ def check_forward(
             model = construct_model(module, "cpu")
             if precision is Precision.BF16:
                 model = cast_fake_module(model, torch.bfloat16)
-            outputs = _call(module, "forward", lambda: model(*inputs))
+            with _Calls() as calls:
+                outputs = _call(module, "forward", lambda: model(*inputs))
     except ProblemError as ex:
         if not isinstance(ex.__cause__, DataDependentOutputException | DynamicOutputShapeException):
             raise
@@ -239,7 +263,7 @@ def check_forward(
             "it must return a tensor, or several"
         )
     returned = sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
-    return ForwardSizes(returned, _count_elements(model))
+    return ForwardSizes(returned, _count_elements(model), calls.count)
 
 
 def count_parameters(module: types.ModuleType) -> int:

@@ -65,9 +65,7 @@ def _likeliest_first(
     return [batch for batch in (ahead, behind, others) if batch]
 
 
-def _promise(
-    candidate: Candidate, leads: Collection[tuple[SiteChoice, ...]]
-) -> tuple[bool, float]:
+def _promise(candidate: Candidate, leads: Collection[tuple[SiteChoice, ...]]) -> tuple[bool, float]:
     """What sorts the likeliest first: what memory holds, then by the predicted time.
 
     Args:
