@@ -147,7 +147,7 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("derived__branch_divergence_pct", "branch_divergence_pct", "%",
         "predicated instructions, where they are few", _DERIVED),
     Counter("derived__masked_out_pct", "masked_out_pct", "%",
-        "lanes of stores that masks leave out, at least", _DERIVED),
+        "lanes of accesses that masks leave out, at least", _DERIVED),
     Counter("derived__bytes_in_flight_pct", "bytes_in_flight_pct", "%",
         "bytes that loads wait for at once, of those that keep device memory busy", _DERIVED),
     Counter("derived__fp32_flops", "fp32_flops", "FLOP",

@@ -95,6 +95,9 @@ GRAPH_PATTERNS: dict[str, GraphPattern] = {
     "softmax_between_products": GraphPattern("a softmax stands between products", "attention"),
     "unfolded_product": GraphPattern("a product reads unfolded windows", "conv"),
     "permuted_product": GraphPattern("a product between two turns of a tensor", "pointwise_conv"),
+    "scaled_by_squares": GraphPattern("a row is scaled by the mean of its squares", "rms_norm"),
+    "scaled_by_spread": GraphPattern("a row is scaled by its spread about its mean", "layer_norm"),
+    "shared_exponentials": GraphPattern("exponentials are divided by their sum", "softmax"),
 }
 
 

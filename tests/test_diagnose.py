@@ -277,6 +277,33 @@ def test_an_estimated_time_excuses_no_spill_and_masks_are_told_without_counters(
         assert (found.bottleneck is Bottleneck.DIVERGENCE_OR_MASKING) is is_named
 
 
+def test_an_estimate_does_not_tell_that_a_kernel_is_at_its_bound() -> None:
+    """It takes a kernel to be as fast as the unit that is busiest."""
+    for estimated, is_named in ((False, True), (True, False)):
+        profile = replace(profile_of({**QUIET, DRAM: 91.0}, duration_ms=0.1), estimated=estimated)
+        found = diagnose(profile, H200, BYTES_BOUND, latency_ms=None)
+        assert (found.bottleneck is Bottleneck.AT_BOUND) is is_named
+        assert Bottleneck.AT_BOUND not in found.secondary
+
+
+def test_a_product_on_fp32_pipes_is_named_where_these_cannot_reach_the_bound() -> None:
+    # 12 operations a byte are less than an H200's fp32 pipes do meanwhile, 50 are more
+    for operations, is_named in ((12.0, False), (50.0, True)):
+        bound = Bound(48_000_000, {"tf32": operations * 48e6}, 0.01, "bytes")
+        profile = profile_of({**QUIET, TENSOR: 0.0, L1: 85.0}, duration_ms=0.1)
+        found = diagnose(profile, H200, bound, latency_ms=0.1)
+        named = Bottleneck.TENSOR_CORE_IDLE if is_named else Bottleneck.L2_OR_L1_BANDWIDTH
+        assert found.bottleneck is named
+
+
+def test_a_product_without_stages_waits_for_its_loads() -> None:
+    for stages, is_named in ((1.0, True), (3.0, False)):
+        figures = {"static__loop_tensor_flops": 4096.0, "static__num_stages": stages}
+        profile = replace(profile_of(figures, profiler="static"), estimated=True)
+        found = diagnose(profile, H200, None, latency_ms=None)
+        assert (found.bottleneck is Bottleneck.LATENCY) is is_named
+
+
 def test_too_few_bytes_in_flight_are_told_without_counters() -> None:
     for in_flight_pct, busy_pct, is_named in (
         (30.0, 10.0, True),

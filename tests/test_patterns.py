@@ -59,6 +59,20 @@ SHOWN = {
     "functional.nll_loss(torch.log_softmax(y, 1), y[0].long())": {
         "picked_log_softmax",
     },
+    "x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * y[0]": {"scaled_by_squares"},
+    "x / x.pow(2).mean(-1, keepdim=True).add(1e-6).sqrt()": {"scaled_by_squares"},
+    "x * x.mean(-1, keepdim=True).rsqrt()": set(),
+    "x * y.sqrt()": set(),
+    "(x - x.mean(-1, True)) * torch.rsqrt(x.var(-1, keepdim=True) + 1e-5)": {
+        "readers_of_one_input",
+        "scaled_by_spread",
+    },
+    "(x - x.mean(-1, True)) / (x - x.mean(-1, True)).pow(2).mean(-1, True).sqrt()": {
+        "readers_of_one_input",
+        "scaled_by_spread",
+    },
+    "x.exp() / x.exp().sum(-1, keepdim=True)": {"shared_exponentials"},
+    "x.exp() / x.sum(-1, keepdim=True)": set(),
 }
 
 

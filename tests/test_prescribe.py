@@ -404,6 +404,12 @@ def test_a_prescription_carries_its_prediction_and_the_time_it_should_save() -> 
     assert (untried.claims, untried.saves_ms) == (moving.claims, None)
 
 
+def test_what_a_skill_names_first_is_what_it_is_for() -> None:
+    first = skill("first", bottlenecks=(Bottleneck.REDUNDANT_TRAFFIC, Bottleneck.LATENCY))
+    last = skill("last", bottlenecks=(Bottleneck.LATENCY, Bottleneck.REDUNDANT_TRAFFIC))
+    assert names(rank([last, first], slow(0.5, 0.2))) == ["first", "last"]
+
+
 def test_at_the_bound_only_a_skill_that_changes_the_work_keeps_its_place() -> None:
     algorithmic = skill(
         "less-work", bottlenecks=(Bottleneck.REDUNDANT_TRAFFIC, Bottleneck.ALGORITHMIC)
@@ -414,6 +420,12 @@ def test_at_the_bound_only_a_skill_that_changes_the_work_keeps_its_place() -> No
         posteriors={"same-work": posterior(0.9), "less-work": posterior(0.1)},
     )
     assert names(ranked) == ["less-work", "same-work"]
+    guessed = rank(
+        [skill("same-work"), algorithmic],
+        replace(slow(0.999, 0.001), estimated=True),
+        posteriors={"same-work": posterior(0.9), "less-work": posterior(0.1)},
+    )
+    assert names(guessed) == ["same-work", "less-work"], "an estimate rules nothing out"
     assert (
         ranked[1].reasons[-1]
         == "its ceiling is 0.001 ms: the kernel runs at 99.9% of the speed of light"

@@ -194,6 +194,8 @@ POSITIVE += [
     ),
     (DEAD, problem("pass", "return ((x.relu().relu() * 1.0) - 0).exp()", "N, 7")),
     (DEAD, problem("pass", "y = (x @ x.T).exp().tril()\n        return x.relu()", "N, 7")),
+    (DEAD, problem("pass", "return (x.logsumexp(1, keepdim=True).sum((1, 2)) * 10.0)", "N, 7, 1")),
+    (DEAD, problem("pass", "return x.exp().amax(2)", "N, 7, 1")),
     (
         DEAD,
         problem(

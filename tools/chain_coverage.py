@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module.counters import is_counter
 from kmem.devices import named_target
 from kmem.errors import KmemError
 from kmem.explore.recipes.cover import (
@@ -80,6 +81,8 @@ def cut(
     options += smaller_options(traced.graphs, recipes, contract, device, options)
     chosen = cover_graph(graph, options, contract, device)
     covered = {node for option in chosen for node in option.site.nodes}
+    if chosen:  # a kernel moves counters along where others are launched
+        covered |= {node.name for node in graph.nodes if is_counter(graph, node)}
     costs = node_costs_ms(graph, device, contract)
     left = [node for node in graph.nodes if node.name not in covered and costs[node.name] > 0]
     predicted_ms = sum(option.best_ms for option in chosen)

@@ -66,7 +66,11 @@ def diagnose(
     busy_ms = _busy_ms(profile)
     time_ms = latency_ms if latency_ms is not None else busy_ms
     facts = collect_facts(profile, signature, device, bound)
-    fired = [(rule, evidence) for rule in RULES if (evidence := rule.evidence(facts)) is not None]
+    fired = [
+        (rule, evidence)
+        for rule in RULES
+        if (evidence := rule.evidence(facts)) is not None and not _is_circular(rule, profile)
+    ]
     if not fired:
         fired = [
             (rule, evidence) for rule in INFERRED if (evidence := rule.evidence(facts)) is not None
@@ -120,6 +124,8 @@ def collect_facts(
     launch = hottest_launch(profile)
     quantities = read_quantities(launch.metrics) if launch else {}
     facts |= {name: quantities[name] for name in _OF_HOTTEST if name in quantities}
+    if launch is not None and launch.metrics.get("static__loop_tensor_flops"):
+        facts["product_stages"] = launch.metrics["static__num_stages"]
     if busy_ms is not None:
         facts["mean_launch_us"] = 1e3 * busy_ms / len(profile.launches)
         least_bytes = least_dram_bytes(profile)
@@ -137,6 +143,8 @@ def collect_facts(
         if least_bytes is not None and bound.bytes:
             facts["least_traffic_ratio"] = least_bytes / bound.bytes
         facts["bound_tensor_pct"] = min(100.0, 1e5 * tensor_s / bound.time_ms)
+        products = sum(bound.flops.get(unit, 0.0) for unit in _TENSOR_UNITS)
+        facts["bound_fma_ratio"] = 1e3 * products / device.peak_flops_per_s["fp32"] / bound.time_ms
         facts["bound_bytes_pct"] = min(
             100.0, 1e5 * bound.bytes / device.dram_bytes_per_s / bound.time_ms
         )
@@ -168,6 +176,14 @@ def refuted_bottlenecks(history: Sequence[Attempt]) -> frozenset[Bottleneck]:
 def _busy_ms(profile: Profile) -> float | None:
     durations = [launch.duration_ms for launch in profile.launches]
     return sum(durations) if durations and None not in durations else None
+
+
+def _is_circular(rule: Rule, profile: Profile) -> bool:
+    """Whether a rule concludes from an estimated time what the estimate takes for granted.
+
+    A kernel is estimated at the speed of the unit that it keeps busiest.
+    """
+    return profile.estimated and rule.bottleneck is Bottleneck.AT_BOUND
 
 
 def _possible(facts: Mapping[str, float]) -> list[tuple[Rule, tuple[str, ...]]]:

@@ -18,10 +18,12 @@ EXTRA_FACTS: Mapping[str, str] = {
     "mean_launch_us": "mean time of one kernel, in microseconds",
     "tail_efficiency_pct": "waves over waves rounded up: how full the last wave leaves the device",
     "bound_tensor_pct": "share of the bound that tensor cores would be busy",
+    "bound_fma_ratio": "what the bound's products would take as fp32 arithmetic, over the bound",
     "least_traffic_ratio": "bytes that device memory moves at least over those that must move",
     "least_dram_pct": "share of the time that these bytes take at the peak of device memory",
     "measured_dram_pct": "dram_throughput_pct where the time was measured: an estimate assumes it",
-    "masked_out_pct": "lanes of stores that masks leave out, at least",
+    "masked_out_pct": "lanes of loads or stores that masks leave out, at least",
+    "product_stages": "stages of the loop in which products are added up",
     "bytes_in_flight_pct": "bytes asked for at once over those that keep device memory busy",
     "bound_bytes_pct": "share of the bound that device memory would be busy",
 }

@@ -181,6 +181,16 @@ RULES: tuple[Rule, ...] = (
         unless="dram_throughput_pct >= 75",
     ),
     make_rule(
+        Bottleneck.TENSOR_CORE_IDLE,
+        phrase=(
+            "a matrix product that leaves the tensor cores alone, where fp32 arithmetic cannot be "
+            "as fast as the bound: tl.dot, precision splits"
+        ),
+        source="by arithmetic: products of so many operations a byte take fp32 pipes longer",
+        all_of="bound_fma_ratio >= 1, tensor_pipe_pct <= 5, speed_of_light <= 0.5",
+        unless="dram_throughput_pct >= 75",
+    ),
+    make_rule(
         Bottleneck.REDUNDANT_TRAFFIC,
         phrase=(
             "several streaming kernels pass intermediate results through DRAM: fuse them, keep "
@@ -299,6 +309,15 @@ RULES: tuple[Rule, ...] = (
         all_of="occupancy_pct <= 35, waves >= 1",
         any_of="memory_stall_pct >= 40, barrier_stall_pct >= 40",
         unless="tensor_pipe_pct >= 60",
+    ),
+    make_rule(
+        Bottleneck.LATENCY,
+        phrase=(
+            "each step of a product waits for its own loads: give the loop stages, so that the "
+            "next step's are on their way"
+        ),
+        source="Source: Triton's software pipeline: with num_stages=1 loads and products alternate",
+        all_of="product_stages <= 1",
     ),
     make_rule(
         Bottleneck.LATENCY,

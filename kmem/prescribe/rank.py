@@ -206,9 +206,13 @@ def _reasons(ranked: _Ranked, verdict: Verdict, diagnosis: Diagnosis) -> list[st
 
 
 def _is_worthless(skill: Skill, diagnosis: Diagnosis) -> bool:
-    """Whether the resource a skill addresses leaves it nothing."""
+    """Whether the resource a skill addresses leaves it nothing.
+
+    An estimate does not tell: it takes a kernel to be as fast as the unit that is busiest.
+    """
     if (
-        diagnosis.headroom_ms is None
+        diagnosis.estimated
+        or diagnosis.headroom_ms is None
         or diagnosis.speed_of_light is None
         or diagnosis.speed_of_light < 1.0 - MIN_WORTH
     ):

@@ -6,11 +6,11 @@ For profilers that read no counters. Each figure becomes a counter `derived__...
 Told: bytes of device memory where nothing is read twice, or where a first launch's arguments fit
 L2; else how many they are at least; hit rates where nothing is read twice; full sectors where each
 load takes 16 bytes, which Triton does along a contiguous axis alone, and their share where Triton's
-IR says how far lanes are apart; the lanes of stores that masks leave out at least; how much of what
-keeps device memory busy is asked for at once; pipes and issue slots from the counts of instructions
-where the binary's loops can be multiplied out. Not told: stalls, L2's throughput, bank conflicts,
-hit rates where something is read again, and anything about a vendor's kernel but the bytes that it
-moves at least. Source: Nsight Compute's counters of kernels like these on an H200
+IR says how far lanes are apart; the lanes of loads and stores that masks leave out at least; how
+much of what keeps device memory busy is asked for at once; pipes and issue slots from the counts of
+instructions where the binary's loops can be multiplied out. Not told: stalls, L2's throughput, bank
+conflicts, hit rates where something is read again, and anything about a vendor's kernel but the
+bytes that it moves at least. Source: Nsight Compute's counters of kernels like these on an H200
 (tests/recordings/ncu_pointwise_triton.csv: L1 hits 0%, L2 hits 51% of equal reads and writes,
 sectors 100%, barrier stalls 0%).
 """
@@ -112,11 +112,9 @@ def _from_binary(launch: Launch, device: Device, passes: float) -> dict[str, flo
         found["derived__sector_efficiency_pct"] = 100.0 * (
             asked / metrics["static__program_sector_bytes"]
         )
-    masked = math.prod(launch.grid) * metrics.get("static__program_masked_store_bytes", 0.0)
-    if masked:
-        # a result is written once: what is more than all arguments was masked out
-        kept = metrics.get("static__argument_bytes", masked) / masked
-        found["derived__masked_out_pct"] = 100.0 * max(0.0, 1.0 - kept)
+    masked_out = _masked_out(launch)
+    if masked_out is not None:
+        found["derived__masked_out_pct"] = 100.0 * masked_out
     if in_flight := bytes_in_flight(launch, device):
         needed = device.dram_bytes_per_s * MEMORY_LATENCY_S  # Little's law
         found["derived__bytes_in_flight_pct"] = _percent(in_flight / needed)
@@ -169,6 +167,18 @@ def _loads_are_wide(metrics: Mapping[str, float]) -> bool:
         "static__loop_global_load_bytes", 0.0
     )
     return loads > 0 and loaded == 16.0 * loads
+
+
+def _masked_out(launch: Launch) -> float | None:
+    """The share of lanes of stores or of loads that masks leave out, at least; None if unknown."""
+    metrics, shares = launch.metrics, []
+    masked = math.prod(launch.grid) * metrics.get("static__program_masked_store_bytes", 0.0)
+    if masked:
+        # a result is written once: what is more than all arguments was masked out
+        shares.append(max(0.0, 1.0 - metrics.get("static__argument_bytes", masked) / masked))
+    if left_out := metrics.get("static__program_left_out_bytes", 0.0):
+        shares.append(left_out / metrics["static__program_load_bytes"])
+    return max(shares, default=None)
 
 
 def _trips_are_known(metrics: Mapping[str, float]) -> bool:

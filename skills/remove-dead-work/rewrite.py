@@ -64,7 +64,10 @@ def _changes(graph: OpGraph, node: Node) -> Iterator[Change]:
     if (word := _unchanged(graph, node, source)) is not None:
 
         def drop() -> OpGraph:
-            return GraphEditor(graph, node.name).forgotten(source)
+            editor = GraphEditor(graph, node.name)
+            if editor.spec(source).shape == node.spec.shape:
+                return editor.forgotten(source)
+            return editor.replaced(editor.shaped(source, node.spec.shape))
 
         yield word, drop, f"{node.name} changes nothing", ()
     linear = read_linear(graph, source.name) if _centres(node) else None
@@ -113,12 +116,12 @@ def _is_several(graph: OpGraph, source: Ref) -> bool:
 
 
 def _unchanged(graph: OpGraph, node: Node, source: Ref) -> str | None:
-    """The word for an operator whose result is its first operand; None for any other."""
+    """The word for an operator whose result has the elements of its first operand, else None."""
     before = graph.spec(source.name)
     if node.target == "aten.dropout.default":
         is_off = not node.args[2] or node.args[1] == 0
         return "pointwise" if is_off else None
-    if node.target in _OF_ONE and not node.kwargs and before == node.spec:
+    if node.target in _OF_ONE and not node.kwargs and before.dtype == node.spec.dtype:
         dims = node.args[1] if len(node.args) > 1 else None
         listed = (dims,) if isinstance(dims, int) else dims
         if isinstance(listed, tuple) and listed and all(before.shape[dim] == 1 for dim in listed):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from kmem.codegen.module.alignment import Misaligned
 from kmem.codegen.module.constants import BEGIN, CONSTANT, END, Constants
+from kmem.codegen.module.counters import count_up, find_counters, write_counting
 from kmem.codegen.module.entries import ModuleKernels
 from kmem.codegen.module.forward import (
     Forward,
@@ -40,7 +41,7 @@ from kmem.codegen.module.reference import reference_source
 from kmem.codegen.module.runtime import RUNTIME, SCRATCH, STAGED
 from kmem.codegen.module.shared_scratch import share_scratch
 from kmem.host.syntax import parse_python
-from kmem.problem.graph import OpGraph
+from kmem.problem.graph import Node, OpGraph
 
 __all__ = ["EmittedModule", "SitePlan", "WorkloadPlan", "assemble_module", "with_evidence"]
 
@@ -193,7 +194,15 @@ def _assemble(
             for plan, placement in zip(plans, placements, strict=True)
         ]
         module_kernels.add_site(label, emissions, entry.origin, steady_inputs(entry.site, steady))
-    kernels, own = module_kernels.write()
+    counters = _counters(plans[0])
+    for place, (step, nodes) in enumerate(counters):
+        emission = count_up(step, len(nodes))
+        module_kernels.add_site(f"counters_{place}", [emission] * len(plans))
+    kernels, written = module_kernels.write()
+    own, counting = written[: len(plans[0].sites)], written[len(plans[0].sites) :]
+    counted: dict[str, str] = {}
+    for (_, nodes), launcher in zip(counters, counting, strict=True):
+        counted |= write_counting(launcher.name, nodes)
     kept = [
         place
         for place, entry in enumerate(plans[0].sites)
@@ -204,7 +213,7 @@ def _assemble(
         entry.site.name: launcher for entry, launcher in zip(plans[0].sites, launchers, strict=True)
     }
     forwards: list[Forward] = [
-        write_forward(plan, by_site, placement, scratch_bytes)
+        write_forward(plan, by_site, placement, scratch_bytes, counted)
         for plan, placement in zip(plans, placements, strict=True)
     ]
     forward = writer.align_texts([one.text for one in forwards], "forward")
@@ -220,7 +229,7 @@ def _assemble(
             RUNTIME if writer.objects else "",
             SCRATCH if writer.pools_scratch else "",
             "".join(writer.objects),
-            *(launcher.text for launcher in launchers),
+            *(launcher.text for launcher in (*launchers, *counting)),
             staging,
             STAGED if staging else "",
             forward,
@@ -251,6 +260,15 @@ def _assemble(
     parse_python(text)
     others = zip(plans[1:], blocks[1:], strict=True)
     return EmittedModule(text, {plan.name: block for plan, block in others})
+
+
+def _counters(plan: WorkloadPlan) -> list[tuple[int, tuple[Node, ...]]]:
+    """The counters that a kernel moves along: none where no other kernel is launched.
+
+    What the module returns does not hang on them, so that they alone would be a decoy.
+    """
+    has_kernels = any(entry.emission.kernels for entry in plan.sites)
+    return find_counters(plan.graph) if has_kernels else []
 
 
 def _place_values(plans: Sequence[WorkloadPlan]) -> list[Placement]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from kmem.codegen.module.counters import move_together
 from kmem.codegen.module.entries import Launcher
 from kmem.codegen.module.library_calls import attribute, write_call, write_constant
 from kmem.codegen.module.placing import Placement, Slices
@@ -126,6 +125,7 @@ def write_forward(
     launchers: Mapping[str, Launcher],
     placement: Placement,
     scratch_bytes: str = "",
+    counting: Mapping[str, str] | None = None,
 ) -> Forward:
     """`_forward`: the graph in execution order, a launch for each site.
 
@@ -133,10 +133,11 @@ def write_forward(
         launchers: what launches a site, by the site's name.
         placement: the values that lie in something larger, and who is handed their memory.
         scratch_bytes: the constant with the size of what they are given as scratch, if any are.
+        counting: what is written in the place of nodes that move counters along.
     Raises RecipeError: if a site is not convex in its graph.
     """
     graph = plan.graph
-    writer = _ForwardWriter(graph, launchers, steady_values(plan), placement)
+    writer = _ForwardWriter(graph, launchers, steady_values(plan), placement, counting or {})
     steps = _schedule(graph, plan.sites)
     body = [line for step in steps for line in writer.write(step)]
     staging = writer.write_staging(steps)
@@ -192,12 +193,13 @@ class _ForwardWriter:
         launchers: Mapping[str, Launcher],
         steady: SteadyValues,
         placement: Placement,
+        counting: Mapping[str, str],
     ) -> None:
         self.graph = graph
         self.launchers = launchers
         self.steady = steady
         self.slices = Slices(graph, placement, f"{_first_tensor(graph)}.device")
-        self.counters = move_together(graph)
+        self.counting = counting
         self.lays_out = False
         self.unpacking: list[str] = []  # statements that fetch what was staged
         self._made = {placeholder.name for placeholder in graph.placeholders}
@@ -241,8 +243,8 @@ class _ForwardWriter:
         self._made.add(node.name)
         if node.name in self.steady.made:
             return []
-        if node.name in self.counters:
-            return [self.counters[node.name]] if self.counters[node.name] else []
+        if node.name in self.counting:
+            return [self.counting[node.name]] if self.counting[node.name] else []
         if node.name in self.slices.wholes:
             self._sure.add(node.name)
             return self.slices.put_together(node)

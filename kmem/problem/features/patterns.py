@@ -11,9 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 
+from kmem.problem.features.families import Families, word_of
+from kmem.problem.features.spelled import (
+    scaled_by_spread,
+    scaled_by_squares,
+    shared_exponentials,
+)
 from kmem.problem.graph import Node, OpGraph
-from kmem.problem.operators.table import find_operator
-from kmem.vocabulary import OPERATORS
 
 #: Steps in a row from which on a forward is stepped through by hand.
 _MANY_STEPS = 16
@@ -28,67 +32,11 @@ _PRODUCTS = ("matmul", "convolution", "conv_transpose")
 
 def find_patterns(graph: OpGraph) -> tuple[str, ...]:
     """The names of the patterns that are in a graph, in the order of the vocabulary."""
-    known = _Families(graph)
+    known = Families(graph)
     return tuple(name for name, is_there in _PATTERNS.items() if is_there(known))
 
 
-class _Families:
-    """A graph with the family of each node, and ways through it."""
-
-    def __init__(self, graph: OpGraph) -> None:
-        self.graph = graph
-        self.names: Mapping[str, str] = {
-            node.name: operator.name
-            for node in graph.nodes
-            if (operator := find_operator(node.target)) is not None
-        }
-
-    def family(self, name: str) -> str:
-        """The family of what makes a value; "" for what the forward starts from."""
-        return OPERATORS.get(self.names.get(name, ""), "")
-
-    def of(self, *families: str) -> Iterator[Node]:
-        """The nodes of some families, in execution order."""
-        return (node for node in self.graph.nodes if self.family(node.name) in families)
-
-    def sources(self, node: Node, through: tuple[str, ...] = ("layout",)) -> Iterator[str]:
-        """The values that a node reads, behind nodes of the families that are looked through."""
-        seen, waiting = set[str](), list(node.refs())
-        while waiting:
-            name = waiting.pop()
-            if name in seen:
-                continue
-            seen.add(name)
-            maker = self.graph.node(name)
-            if maker is not None and self.family(name) in through:
-                waiting += maker.refs()
-            else:
-                yield name
-
-    def readers(self, node: Node) -> Iterator[Node]:
-        """The nodes that read a result, behind views and copies."""
-        waiting = list(self.graph.users(node.name))
-        while waiting:
-            reader = waiting.pop()
-            if self.family(reader.name) == "layout":
-                waiting += self.graph.users(reader.name)
-            else:
-                yield reader
-
-    def passed(self, name: str) -> Iterator[str]:
-        """What the copies and views in a row before a value are called: "permute"."""
-        node = self.graph.node(name)
-        while node is not None and self.family(node.name) == "layout":
-            yield _word(node)
-            node = self.graph.node(next(node.refs(), ""))
-
-
-def _word(node: Node) -> str:
-    """ "relu" of "aten.relu_.default"."""
-    return node.target.split(".")[1].rstrip("_") if "." in node.target else node.target
-
-
-def _reduced_dims(known: _Families, node: Node) -> set[int] | None:
+def _reduced_dims(known: Families, node: Node) -> set[int] | None:
     """The dimensions that a sum or mean reduces, from the front; None for all of them."""
     spec = known.graph.spec(next(node.refs()))
     if len(node.args) < 2 or not isinstance(node.args[1], tuple | int):
@@ -97,7 +45,7 @@ def _reduced_dims(known: _Families, node: Node) -> set[int] | None:
     return {dim % len(spec.shape) for dim in dims if isinstance(dim, int)}
 
 
-def _sums_of_products(known: _Families) -> Iterator[bool]:
+def _sums_of_products(known: Families) -> Iterator[bool]:
     """For each mean or sum of a product whether it runs over the columns."""
     for node in known.of("reduction"):
         made = next(node.refs(), "")
@@ -107,7 +55,7 @@ def _sums_of_products(known: _Families) -> Iterator[bool]:
             yield dims is None or columns in dims
 
 
-def _averaged_product(known: _Families) -> bool:
+def _averaged_product(known: Families) -> bool:
     pooled = (
         node
         for node in known.of("pooling")
@@ -118,38 +66,38 @@ def _averaged_product(known: _Families) -> bool:
     )
 
 
-def _product_summed_over_columns(known: _Families) -> bool:
+def _product_summed_over_columns(known: Families) -> bool:
     return True in _sums_of_products(known)
 
 
-def _reads(known: _Families, readers: tuple[str, ...], read: tuple[str, ...]) -> bool:
+def _reads(known: Families, readers: tuple[str, ...], read: tuple[str, ...]) -> bool:
     """Whether a node of some families reads one of others."""
     return any(
         known.family(name) in read for node in known.of(*readers) for name in known.sources(node)
     )
 
 
-def _reduced_product(known: _Families) -> bool:
+def _reduced_product(known: Families) -> bool:
     return _reads(known, ("reduction", "softmax"), _PRODUCTS)
 
 
-def _chained_products(known: _Families) -> bool:
+def _chained_products(known: Families) -> bool:
     return _reads(known, ("matmul",), ("matmul",))
 
 
-def _pointwise_before_product(known: _Families) -> bool:
+def _pointwise_before_product(known: Families) -> bool:
     return _reads(known, _PRODUCTS, ("pointwise",))
 
 
-def _pointwise_after_product(known: _Families) -> bool:
+def _pointwise_after_product(known: Families) -> bool:
     return _reads(known, ("pointwise",), _PRODUCTS)
 
 
-def _norm_beside_pointwise(known: _Families) -> bool:
+def _norm_beside_pointwise(known: Families) -> bool:
     return _reads(known, ("norm",), ("pointwise",)) or _reads(known, ("pointwise",), ("norm",))
 
 
-def _products_of_one_input(known: _Families) -> list[tuple[Node, Node]]:
+def _products_of_one_input(known: Families) -> list[tuple[Node, Node]]:
     made: dict[str, list[Node]] = {}
     for node in known.of("matmul"):
         if any(not _PARTS.isdisjoint(known.passed(name)) for name in node.refs()):
@@ -159,7 +107,7 @@ def _products_of_one_input(known: _Families) -> list[tuple[Node, Node]]:
     return [pair for nodes in made.values() for pair in combinations(nodes[:8], 2)]
 
 
-def _gated_products(known: _Families) -> bool:
+def _gated_products(known: Families) -> bool:
     pairs = _products_of_one_input(known)
     return any(
         {first.name, second.name} <= roots
@@ -169,7 +117,7 @@ def _gated_products(known: _Families) -> bool:
     )
 
 
-def _readers_of_one_input(known: _Families) -> bool:
+def _readers_of_one_input(known: Families) -> bool:
     """Whether two reductions, or two products, read one value and do not wait for each other."""
     if any(not known.graph.depends_on(b.name, [a.name]) for a, b in _products_of_one_input(known)):
         return True
@@ -182,7 +130,7 @@ def _readers_of_one_input(known: _Families) -> bool:
     )
 
 
-def _mean_of_loss(known: _Families) -> bool:
+def _mean_of_loss(known: Families) -> bool:
     whole = (
         node
         for node in known.of("reduction")
@@ -193,17 +141,17 @@ def _mean_of_loss(known: _Families) -> bool:
     )
 
 
-def _picked_log_softmax(known: _Families) -> bool:
+def _picked_log_softmax(known: Families) -> bool:
     pickers = ("nll_loss", "nll_loss_nd", "nll_loss_forward", "gather")
     return any(
         known.names.get(name) == "log_softmax"
         for node in known.graph.nodes
-        if _word(node) in pickers
+        if word_of(node) in pickers
         for name in known.sources(node)
     )
 
 
-def _softmax_between_products(known: _Families) -> bool:
+def _softmax_between_products(known: Families) -> bool:
     through = ("layout", "pointwise")
     softmaxes = {
         node.name
@@ -215,10 +163,10 @@ def _softmax_between_products(known: _Families) -> bool:
     )
 
 
-def _recurrence(known: _Families) -> bool:
+def _recurrence(known: Families) -> bool:
     """Whether slices of one tensor are stepped through, each step reading the one before."""
     slices = Counter(
-        name for node in known.graph.nodes if _word(node) == "select" for name in node.refs()
+        name for node in known.graph.nodes if word_of(node) == "select" for name in node.refs()
     )
     if max(slices.values(), default=0) < _MANY_STEPS:
         return False
@@ -234,26 +182,26 @@ def _recurrence(known: _Families) -> bool:
     return any(count >= _MANY_STEPS for depth in depths.values() for count in depth.values())
 
 
-def _many_small_products(known: _Families) -> bool:
+def _many_small_products(known: Families) -> bool:
     alike = Counter(node.spec.shape for node in known.of("matmul"))
     return max(alike.values(), default=0) >= _MANY_PRODUCTS
 
 
-def _shifted_scan(known: _Families) -> bool:
+def _shifted_scan(known: Families) -> bool:
     for node in known.of("scan"):
         before = (word for name in node.refs() for word in known.passed(name))
-        after = (_word(reader) for reader in known.graph.users(node.name))
+        after = (word_of(reader) for reader in known.graph.users(node.name))
         if not _SHIFTS.isdisjoint([*before, *after]):
             return True
     return False
 
 
-def _rotated_halves(known: _Families) -> bool:
+def _rotated_halves(known: Families) -> bool:
     """Whether a negated part of a tensor and another part of it are put together."""
     for node in known.graph.nodes:
         made = [known.graph.node(name) for name in node.refs()]
-        negated = [each for each in made if each is not None and _word(each) == "neg"]
-        if _word(node) in ("cat", "stack") and negated:
+        negated = [each for each in made if each is not None and word_of(each) == "neg"]
+        if word_of(node) in ("cat", "stack") and negated:
             others = [each for each in made if each is not None and each not in negated]
             roots = {root for each in negated for root in known.sources(each)}
             if roots & {root for each in others for root in known.sources(each)}:
@@ -261,16 +209,16 @@ def _rotated_halves(known: _Families) -> bool:
     return False
 
 
-def _monotone_before_max(known: _Families) -> bool:
+def _monotone_before_max(known: Families) -> bool:
     maxima = (node for node in known.graph.nodes if known.names.get(node.name) in _MAXIMA)
     makers = (known.graph.node(name) for node in maxima for name in known.sources(node))
-    return any(maker is not None and _word(maker) in _MONOTONE for maker in makers)
+    return any(maker is not None and word_of(maker) in _MONOTONE for maker in makers)
 
 
 _MAXIMA = ("max_pool", "max")
 
 
-def _unfolded_product(known: _Families) -> bool:
+def _unfolded_product(known: Families) -> bool:
     return any(
         not {"unfold", "im2col", "as_strided"}.isdisjoint(known.passed(name))
         for node in known.of("matmul")
@@ -278,7 +226,7 @@ def _unfolded_product(known: _Families) -> bool:
     )
 
 
-def _permuted_product(known: _Families) -> bool:
+def _permuted_product(known: Families) -> bool:
     """Whether what a product reads first was turned, and its result is turned back."""
     for node in known.of("matmul"):
         first = known.graph.node(next(node.refs(), ""))
@@ -286,14 +234,14 @@ def _permuted_product(known: _Families) -> bool:
         waiting = list(known.graph.users(node.name))
         while turned and waiting:
             reader = waiting.pop()
-            if _word(reader) in _TURNS:
+            if word_of(reader) in _TURNS:
                 return True
             if known.family(reader.name) == "layout":
                 waiting += known.graph.users(reader.name)
     return False
 
 
-def _depthwise_then_pointwise(known: _Families) -> bool:
+def _depthwise_then_pointwise(known: Families) -> bool:
     return any(
         known.names.get(name) == "depthwise_conv"
         for node in known.of("convolution")
@@ -302,7 +250,7 @@ def _depthwise_then_pointwise(known: _Families) -> bool:
     )
 
 
-_PATTERNS: Mapping[str, Callable[[_Families], bool]] = {
+_PATTERNS: Mapping[str, Callable[[Families], bool]] = {
     "averaged_product": _averaged_product,
     "product_summed_over_columns": _product_summed_over_columns,
     "reduced_product": _reduced_product,
@@ -323,4 +271,7 @@ _PATTERNS: Mapping[str, Callable[[_Families], bool]] = {
     "softmax_between_products": _softmax_between_products,
     "unfolded_product": _unfolded_product,
     "permuted_product": _permuted_product,
+    "scaled_by_squares": scaled_by_squares,
+    "scaled_by_spread": scaled_by_spread,
+    "shared_exponentials": shared_exponentials,
 }

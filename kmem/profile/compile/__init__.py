@@ -8,6 +8,7 @@
 - recorder.py: the launches of one forward, recorded while it only compiles.
 - sass.py: registers, spills and machine instructions of a compiled kernel.
 - lanes.py: how far apart the elements lie that the lanes of a load read, from Triton's IR.
+- masks.py: which lanes of loads and stores masks leave in, from Triton's IR.
 - ttir.py: bytes and FLOPs of one program, counted in Triton's own IR.
 - report.py: the answer about one module as a report.
 - occupancy.py: how many blocks of a kernel live on one multiprocessor at once.

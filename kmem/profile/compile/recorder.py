@@ -48,8 +48,8 @@ class Recorder:
 
     def __init__(self, directory: Path, capability: int) -> None:
         self.launches: list[dict[str, Any]] = []
-        # what Triton compiled, and the metrics of its launch
-        self._compiled: list[tuple[Any, dict[str, float]]] = []
+        # what Triton compiled, the metrics of its launch, and the integers that it was given
+        self._compiled: list[tuple[Any, dict[str, float], dict[str, int]]] = []
         self._digest = hashlib.sha256()
         self._directory = directory
         self._capability = capability
@@ -85,7 +85,8 @@ class Recorder:
             value = arguments.get(parameter.name)
             if parameter.is_constexpr and isinstance(value, int | float):
                 metrics[f"constexpr__{parameter.name}"] = float(value)
-        self._compiled.append((kernel, metrics))
+        integers = {name: value for name, value in arguments.items() if type(value) is int}
+        self._compiled.append((kernel, metrics, integers))
         given = {name: describe_value(value) for name, value in arguments.items()}
         read = describe_globals(function.fn)
         launch = {
@@ -119,7 +120,7 @@ class Recorder:
         Raises:
             ProfilerError: if a tool fails.
         """
-        cubins = [kernel.asm["cubin"] for kernel, _ in self._compiled]
+        cubins = [kernel.asm["cubin"] for kernel, _, _ in self._compiled]
         digests = [hashlib.sha256(cubin).hexdigest() for cubin in cubins]
         new = {
             digest: cubin
@@ -137,9 +138,9 @@ class Recorder:
                     **count_instructions(listing),
                 }
                 file.unlink()
-        for digest, (kernel, metrics) in zip(digests, self._compiled, strict=True):
+        for digest, (kernel, metrics, integers) in zip(digests, self._compiled, strict=True):
             metrics.update(_figures[digest])
-            metrics.update(count_program_work(kernel.asm["ttir"]))
+            metrics.update(count_program_work(kernel.asm["ttir"], integers))
 
 
 class VendorOperators(TorchDispatchMode):

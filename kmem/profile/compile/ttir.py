@@ -1,10 +1,11 @@
 """How much one program of a kernel does, from Triton's own IR: bytes and FLOPs, loops included.
 
-Sizes are constants in emitted kernels, so loops have constant bounds and can be multiplied out
-exactly; the machine code cannot tell.
+Sizes are constants in emitted kernels, and a launch says those that are arguments, so loops have
+known bounds and can be multiplied out exactly; the machine code cannot tell.
 
 Covered: loads, stores and atomic updates, through pointers and descriptors, and `tt.dot`, inside
-nests of `scf.for`; both sides of a branch are counted, and elements that a mask leaves out. An `if`
+nests of `scf.for`; both sides of a branch are counted, and elements that a mask leaves out, which
+are told apart where masks.py knows them. An `if`
 without an `else` that hangs on values that were loaded is the exception that a kernel provides for
 (tiles that overflowed and are done again), and is left out. Not covered: loops with bounds known
 only at run time and `while`: then nothing is reported rather than too little.
@@ -15,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from kmem.profile.compile.lanes import sector_efficiencies
+from kmem.profile.compile.masks import kept_shares
 
 _LOCATION = re.compile(r" loc\((?:[^()]|\([^()]*\))*\)")
 _CONSTANT = re.compile(r"^\s*(%[\w$.]+) = arith\.constant (-?\d+) : (?:i32|i64|index)")
@@ -62,19 +64,29 @@ _BITS = re.compile(r"(\d+)")
 _PASSES = {"tf32x3": 3, "bf16x3": 3, "bf16x6": 6}
 
 
-def count_program_work(ttir: str) -> Mapping[str, float]:
+def count_program_work(
+    ttir: str, arguments: Mapping[str, int] | None = None
+) -> Mapping[str, float]:
     """Bytes that one program loads and stores, and the FLOPs of its products, as metrics.
 
     The metrics are `static__program_load_bytes`, `static__program_store_bytes`,
     `static__program_flops` and `static__program_vector_flops`, of what is no product; products
     count as the hardware does them. `static__program_sector_bytes` are those of the sectors that
-    loads touch, where that is known of all, and `static__program_masked_store_bytes` those of
-    stores with a mask, outside of loops. There are no metrics if a loop's length is not constant.
+    loads touch, where that is known of all, `static__program_masked_store_bytes` those of
+    stores with a mask, outside of loops, and `static__program_left_out_bytes` those of loads that
+    masks leave out. There are no metrics if a loop's length is not known.
+
+    Args:
+        arguments: the integers that a launch passed, by the names of their parameters.
     """
     lines = [_LOCATION.sub("", line).rstrip() for line in ttir.splitlines()]
     left_out = _exceptions(lines)
     efficiencies = sector_efficiencies(lines)
-    constants: dict[str, int] = {}
+    constants = {
+        f"%{name}": value for name, value in (arguments or {}).items() if f"%{name}: i" in ttir
+    }
+    kept = kept_shares(lines, constants)
+    left_out_bytes = 0.0
     factors = [1]
     loaded = stored = 0.0
     masked = vector_flops = 0.0
@@ -101,6 +113,7 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
             factors.append(factors[-1])
         if match := _LOAD.search(text) or _DESCRIPTOR.search(text):
             loaded += factors[-1] * _accessed_bytes(match)
+            left_out_bytes += factors[-1] * _accessed_bytes(match) * (1.0 - kept.get(number, 1.0))
             efficiency = efficiencies.get(number)
             is_known = sectors is not None and efficiency is not None
             sectors = (
@@ -120,7 +133,7 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
             flops += factors[-1] * passes * 2.0 * _elements(match[1]) * columns
     found = {"static__program_load_bytes": loaded, "static__program_store_bytes": stored}
     figures = {"flops": flops, "vector_flops": vector_flops, "masked_store_bytes": masked}
-    figures["sector_bytes"] = sectors or 0.0
+    figures |= {"sector_bytes": sectors or 0.0, "left_out_bytes": left_out_bytes}
     found |= {f"static__program_{name}": figure for name, figure in figures.items() if figure}
     return found
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kmem.codegen.module.counters import is_counter
 from kmem.explore.models.cost.usage import Usage
 from kmem.memory.runs.runs import RoundDiagnosis, RoundPlan, Verdict
 from kmem.problem.costs.bound import node_costs_ms
@@ -36,7 +37,11 @@ class Executable:
             frozenset({*session.writable, *stepped}),
             session.site_nodes,
             {step: form.reasons[place] for form in forms for place, step in enumerate(form.steps)},
-            tuple(node.name for node in traced.graph.nodes if costs[node.name] > 0),
+            tuple(
+                node.name
+                for node in traced.graph.nodes
+                if costs[node.name] > 0 and not is_counter(traced.graph, node)
+            ),
         )
 
 

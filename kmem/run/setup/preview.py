@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kmem.codegen.module.counters import is_counter
 from kmem.explore.recipes.cover import matching_sites
 from kmem.plugins import Registry
 from kmem.problem.costs.footprint import least_bytes
@@ -57,7 +58,7 @@ def preview_problem(
     left = {
         node.target
         for node in graph.nodes
-        if node.name not in covered and not _is_view(node.target)
+        if node.name not in covered and not _is_view(node.target) and not is_counter(graph, node)
     }
     small = traced.workloads.get("small")
     return Preview(
