@@ -287,6 +287,22 @@ def test_heads_stay_a_divisor_of_a_large_width_that_shrinks() -> None:
     assert width < 1024 and width % 8 == 0
 
 
+def test_groups_of_several_channels_stay_groups_of_several() -> None:
+    """A group of one channel is another norm, whose kernel is another text."""
+    problem = problem_of(
+        "rows = 1024\nwidth = 8192\ngroups = 512",
+        "return self.norm(self.linear(x))",
+        "torch.randn(rows, width)",
+        init="self.linear = torch.nn.Linear(width, width); "
+        "self.norm = torch.nn.GroupNorm(groups, width)",
+        arguments="self, width, groups",
+        init_inputs="width, groups",
+    )
+    sizes = dict(derive_small_workload(problem).constants)
+    assert sizes["width"] // sizes["groups"] == 16, "in proportion"
+    assert sizes["rows"] < 1024 > sizes["width"]
+
+
 @pytest.mark.slow
 def test_a_module_that_takes_no_smaller_sizes_is_an_error_with_the_remedy() -> None:
     forward = "assert x.shape[0] == 1 << 20; return x"

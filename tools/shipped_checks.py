@@ -5,7 +5,6 @@ Each compares what the kernel gives with the module in float64: called by itself
 GPU also captured in a CUDA graph, under reduce-overhead, and as AOTInductor's library.
 """
 
-import copy
 import os
 import tempfile
 import time
@@ -25,6 +24,7 @@ from kmem.deploy.package import Package
 from kmem.deploy.shipped.ops import operator
 from kmem.deploy.shipped.sharing import holder_of
 from kmem.deploy.shipped.table import Entry, load_original
+from kmem.measure.oracle.running.copies import copy_module
 
 DEVICE = "cuda" if GPU else "cpu"
 #: How much larger than eager's own error against float64 a kernel's may be.
@@ -109,7 +109,7 @@ def exact_values(model: torch.nn.Module, inputs: Sequence[Any]) -> list[torch.Te
         value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
         for value in inputs
     ]
-    return tensors_of(copy.deepcopy(model).double()(*wide))
+    return tensors_of(copy_module(model).double()(*wide))
 
 
 def tensors_of(found: Any) -> list[torch.Tensor]:

@@ -22,12 +22,14 @@ class Style:
     """One way to make the numbers of constants about as large as a size.
 
     `shrink(value, size, index)` does so with the `index`-th number. With `small_batch`, batches get
-    an eighth of the other sizes, for they repeat what one element shows.
+    an eighth of the other sizes, for they repeat what one element shows. With `in_proportion` the
+    size is that of the largest number, and the others keep their ratios to it.
     """
 
     name: str
     shrink: Callable[[int, int, int], int]
     small_batch: bool = False
+    in_proportion: bool = False
 
 
 def _odd_like(value: int, size: int) -> int:
@@ -61,6 +63,7 @@ STYLES = (
     Style("equal sizes", _equal),
     Style("powers of two", _power_of_two, small_batch=True),
     Style("halves", _halved),
+    Style("in proportion", _power_of_two, in_proportion=True),  # for groups of several channels
 )
 
 
@@ -81,14 +84,21 @@ def _propose(constants: Sizes, style: Style, size: int, by_value: bool) -> Workl
         by_value: numbers that are equal stay equal, as those of inputs and of a constructor must.
     """
     places: dict[int, int] = {}
+    largest = max((max(_numbers(value)) for value in constants.values()), default=1)
     chosen: list[tuple[str, int | tuple[int, ...]]] = []
     for name, value in constants.items():
         numbers = []
         aim = max(2, size // 8) if style.small_batch and "batch" in name.lower() else size
-        for number in value if isinstance(value, tuple) else (value,):
+        for number in _numbers(value):
+            if style.in_proportion:
+                aim = max(2, size * number // largest)
             index = places.setdefault(number if by_value else -len(places), len(places))
             if number > KEEP_BELOW:
                 number = max(2, min(number, style.shrink(number, aim, index)))
             numbers.append(number)
         chosen.append((name, tuple(numbers) if isinstance(value, tuple) else numbers[0]))
     return Workload("small", tuple(chosen))
+
+
+def _numbers(value: int | tuple[int, ...]) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value,)

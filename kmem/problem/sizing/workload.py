@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kmem.errors import ProblemError
 from kmem.host.syntax import parse_python
-from kmem.problem.graph import OpGraph
+from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizing.shrinking import KEEP_BELOW, STYLES, proposals, smallest_proposal
 from kmem.problem.source.load import (
     FULL,
@@ -359,7 +359,16 @@ def _shape_of_program(graph: OpGraph, parameters_stay: bool) -> tuple[object, ..
         if placeholder.kind in ("parameter", "buffer")
     ]
     ranks = [_rank(node.output) for node in graph.nodes]
-    return (graph.opaque_reason is None, [node.target for node in graph.nodes], ranks, parameters)
+    targets = [node.target for node in graph.nodes]
+    alone = [_stands_alone(graph, node) for node in graph.nodes]
+    return (graph.opaque_reason is None, targets, ranks, alone, parameters)
+
+
+def _stands_alone(graph: OpGraph, node: Node) -> bool:
+    """Whether each channel of a group norm is a group: its kernels are those of another norm."""
+    if not node.target.startswith("aten.group_norm") or not isinstance(node.args[0], Ref):
+        return False
+    return graph.spec(node.args[0].name).shape[1] == node.args[1]
 
 
 def _rank(output: TensorSpec | tuple[TensorSpec, ...] | None) -> object:
