@@ -1,18 +1,21 @@
 """Judges the winners of the shipped evidence again, by the judge as it is today.
 
     python tools/judge_winners.py [--problems PATH ...] [--only 'PATTERN' ...] [--out FILE]
+    python tools/judge_winners.py --first --purity triton --problems KernelBench/level2
 
 For each problem under the paths (kmem's own in problems/, others as KernelBench/level1 too) it
 takes the best kernel that db/evidence remembers for exactly this graph, writes it anew from its
 recipe and knobs, and gives it a whole verdict: on a GPU at full size, beside eager, else in the
-interpreter at small sizes. A line for each verdict goes to the file at once, and a call goes on
-where an earlier one was cut off; with --again what did not pass is judged once more. In the end it
-says which winners fall and why, and exits with 1 if one does. What is to be retracted, a person
-decides.
+interpreter at small sizes. With --first these are the kernels that a run would begin with,
+whatever evidence remembers: what recipes are predicted to write fastest, until one passes. A line
+for each verdict goes to the file at once, and a call goes on where an earlier one was cut off;
+with --again what did not pass is judged once more. In the end it says which winners fall and why,
+and exits with 1 if one does. What is to be retracted, a person decides.
 """
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -22,6 +25,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kmem.bench.problems import BenchProblem, find_problems
 from kmem.devices import detect_device, named_target
@@ -33,11 +37,13 @@ from kmem.memory.team.exchange import import_outcomes
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.source.load import load_problem
 from kmem.records import (
+    Candidate,
     Contract,
     Device,
     Kernel,
     Move,
     Precision,
+    Problem,
     Purity,
     Recalled,
     Status,
@@ -54,6 +60,19 @@ OUT = Path(os.environ.get("OUT", "runs")) / "judged_winners.jsonl"
 NONE, LOST = "no winner", "not written"
 TARGET = "h200"
 SEED = 20
+#: Kernels that a run would begin with of which one should pass.
+_FIRST = 4
+
+
+def first_kernels(session: Session) -> list[Candidate]:
+    """The first kernel in each direction that recipes take, those predicted to be fastest first."""
+    author = RecipeAuthor()
+    tasks = [
+        Task(Move.SEED, skill, None, 1, "what a run begins with")
+        for skill in (*session.rewritten, *session.writable)
+    ]
+    written = [each for task in tasks for each in _write(author, session, task)]
+    return sorted(written, key=lambda each: each.whole_ms or math.inf)[:_FIRST]
 
 
 def remembered_kernel(session: Session, hit: Recalled) -> Kernel | None:
@@ -62,7 +81,21 @@ def remembered_kernel(session: Session, hit: Recalled) -> Kernel | None:
     Another module with the same graph may have another constructor.
     """
     task = Task(Move.RECALL, hit.outcome.skill, None, 1, "remembered", hit.outcome.choices)
-    written = RecipeAuthor().write(
+    written = _write(RecipeAuthor(), session, task)
+    if written:
+        return written[0].kernel
+    if hit.source is None:
+        return None
+    return Kernel(
+        hit.source,
+        choices=hit.outcome.choices,
+        flags=hit.outcome.flags,
+        small_constants=hit.small_constants,
+    )
+
+
+def _write(author: RecipeAuthor, session: Session, task: Task) -> list[Candidate]:
+    return author.write(
         Assignment(
             traced=session.traced,
             parent=None,
@@ -78,57 +111,61 @@ def remembered_kernel(session: Session, hit: Recalled) -> Kernel | None:
             task=task,
         )
     )
-    if written:
-        return written[0].kernel
-    if hit.source is None:
-        return None
-    return Kernel(
-        hit.source,
-        choices=hit.outcome.choices,
-        flags=hit.outcome.flags,
-        small_constants=hit.small_constants,
-    )
 
 
-def judge_winner(bench: BenchProblem, contract: Contract, database: Path) -> dict[str, object]:
-    """The row of one problem; errors of kmem's own become rows too."""
+def judge_winner(
+    bench: BenchProblem, contract: Contract, database: Path | None
+) -> dict[str, object]:
+    """The row of one problem; errors of kmem's own become rows too.
+
+    Args:
+        database: what remembers winners; None for the kernel that a run would begin with.
+    """
     present = detect_device()
     started = time.monotonic()
     try:
-        with Memory(database) as memory:
-            row = _judge_winner(bench, contract, present, memory)
+        with TemporaryDirectory() as home, Memory(database or Path(home) / "empty.db") as memory:
+            row = _judge_winner(bench, contract, present, memory, is_first=database is None)
     except KmemError as ex:
         row = {"status": "error", "log": first_line(ex)}
     return {**row, "s": round(time.monotonic() - started, 1)}
 
 
 def _judge_winner(
-    bench: BenchProblem, contract: Contract, present: Device | None, memory: Memory
+    bench: BenchProblem,
+    contract: Contract,
+    present: Device | None,
+    memory: Memory,
+    *,
+    is_first: bool,
 ) -> dict[str, object]:
     device = present or named_target(TARGET)
     gpu = present is not None
     problem = load_problem(bench.path)
     registry = collect(build_plugin_manager())
     session = open_session(problem, contract, device, gpu, registry, memory)
-    hits = [hit for hit in memory.winners.recall(session.graph_key) if hit.exact]
-    if not hits:
-        return {"status": NONE}
-    outcome = hits[0].outcome
-    found: dict[str, object] = {
-        "skill": outcome.skill,
-        "knobs": [[choice.recipe, dict(choice.knobs)] for choice in outcome.choices],
-        "remembered_ms": outcome.latency_ms,
-    }
-    kernel = remembered_kernel(session, hits[0])
-    if kernel is None:
-        return {**found, "status": LOST, "log": "no recipe writes it any more"}
+    row: dict[str, object] = {"status": NONE}
+    before: list[str] = []
+    for kernel, found in _find_kernels(session, memory, is_first=is_first):
+        if kernel is None:
+            return found
+        row = {**found, **_judge(problem, kernel, contract, device, gpu=gpu), "before": before}
+        if row["status"] == Status.PASSED.value:
+            break
+        before = [*before, f"{found['skill']}: {row['status']} {row['log']}"[:200]]
+    return row
+
+
+def _judge(
+    problem: Problem, kernel: Kernel, contract: Contract, device: Device, *, gpu: bool
+) -> dict[str, object]:
+    """A whole verdict, as a row says it."""
     case = Case(problem, kernel, Terms(contract, seed=SEED))
     measurement, baselines = judge_case(
         case, device, gpu=gpu, announce=lambda text: None, baselines=("eager",)
     )
     best = fastest_baseline(baselines)
     return {
-        **found,
         "status": measurement.status.value,
         "log": measurement.log.strip()[:2000],
         "flags": list(measurement.flags),
@@ -137,6 +174,27 @@ def _judge_winner(
         "baseline": best.name if best is not None else None,
         "baseline_ms": best.timing.latency_ms if best is not None else None,
     }
+
+
+def _find_kernels(
+    session: Session, memory: Memory, *, is_first: bool
+) -> Iterator[tuple[Kernel | None, dict[str, object]]]:
+    """The kernels to judge, each with what a row says of it; a whole row where one is lost."""
+    if is_first:
+        for first in first_kernels(session):
+            yield first.kernel, {"skill": first.task.skill, "predicted_ms": first.whole_ms}
+        return
+    for hit in [hit for hit in memory.winners.recall(session.graph_key) if hit.exact][:1]:
+        outcome = hit.outcome
+        found: dict[str, object] = {
+            "skill": outcome.skill,
+            "knobs": [[choice.recipe, dict(choice.knobs)] for choice in outcome.choices],
+            "remembered_ms": outcome.latency_ms,
+        }
+        kernel = remembered_kernel(session, hit)
+        if kernel is None:
+            found |= {"status": LOST, "log": "no recipe writes it any more"}
+        yield kernel, found
 
 
 def read_rows(path: Path) -> dict[str, dict[str, object]]:
@@ -156,7 +214,7 @@ def has_fallen(row: dict[str, object]) -> bool:
 
 
 def judge_all(
-    options: argparse.Namespace, database: Path, done: dict[str, dict[str, object]]
+    options: argparse.Namespace, database: Path | None, done: dict[str, dict[str, object]]
 ) -> Iterator[dict[str, object]]:
     """Rows that are not there yet, as they come."""
     present = detect_device()
@@ -172,7 +230,7 @@ def judge_all(
             if key in done and not (options.again and has_fallen(done[key])):
                 continue
             about = {"key": key, "problem": bench.name, "precision": precision}
-            contract = Contract(Precision(precision), Purity.LIBRARY)
+            contract = Contract(Precision(precision), Purity(options.purity))
             judged[pool.submit(judge_winner, bench, contract, database)] = about
         for future in as_completed(judged):
             yield {**judged[future], **future.result()}
@@ -189,6 +247,10 @@ def main() -> int:
     parser.add_argument(
         "--precision", nargs="+", choices=[each.value for each in Precision], default=["match"]
     )
+    parser.add_argument(
+        "--purity", choices=[each.value for each in Purity], default=Purity.LIBRARY.value
+    )
+    parser.add_argument("--first", action="store_true", help="what a run begins with, instead")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--jobs", type=int, default=1, help="that take turns on the GPU")
     parser.add_argument("--again", action="store_true", help="judge what has fallen once more")
@@ -199,9 +261,10 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="kmem-winners-", ignore_cleanup_errors=True) as place,
         options.out.open("a", encoding="utf-8") as lines,
     ):
-        database = Path(place) / "evidence.db"
-        with Memory(database) as memory:
-            import_outcomes(memory, options.evidence)
+        database = None if options.first else Path(place) / "evidence.db"
+        if database is not None:
+            with Memory(database) as memory:
+                import_outcomes(memory, options.evidence)
         for row in judge_all(options, database, rows):
             rows[row["key"]] = row
             lines.write(json.dumps(row) + "\n")
