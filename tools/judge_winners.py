@@ -34,6 +34,7 @@ from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Assignment
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import import_outcomes
+from kmem.orchestrate.accuracy import near_miss, next_rungs
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.source.load import load_problem
 from kmem.records import (
@@ -41,6 +42,7 @@ from kmem.records import (
     Contract,
     Device,
     Kernel,
+    Measurement,
     Move,
     Precision,
     Problem,
@@ -144,28 +146,59 @@ def _judge_winner(
     problem = load_problem(bench.path)
     registry = collect(build_plugin_manager())
     session = open_session(problem, contract, device, gpu, registry, memory)
+    if is_first:
+        return _judge_first(problem, session, gpu=gpu)
+    hits = [hit for hit in memory.winners.recall(session.graph_key) if hit.exact]
+    if not hits:
+        return {"status": NONE}
+    outcome = hits[0].outcome
+    found: dict[str, object] = {
+        "skill": outcome.skill,
+        "knobs": [[choice.recipe, dict(choice.knobs)] for choice in outcome.choices],
+        "remembered_ms": outcome.latency_ms,
+    }
+    kernel = remembered_kernel(session, hits[0])
+    if kernel is None:
+        return {**found, "status": LOST, "log": "no recipe writes it any more"}
+    return {**found, **_judge(problem, kernel, session, gpu=gpu)[1]}
+
+
+def _judge_first(problem: Problem, session: Session, *, gpu: bool) -> dict[str, object]:
+    """The row of the first kernel to pass, of those that a run would begin with or climb to."""
     row: dict[str, object] = {"status": NONE}
     before: list[str] = []
-    for kernel, found in _find_kernels(session, memory, is_first=is_first):
-        if kernel is None:
-            return found
-        row = {**found, **_judge(problem, kernel, contract, device, gpu=gpu), "before": before}
-        if row["status"] == Status.PASSED.value:
-            break
-        before = [*before, f"{found['skill']}: {row['status']} {row['log']}"[:200]]
+    waiting = first_kernels(session)
+    while waiting and row["status"] != Status.PASSED.value:
+        candidate = waiting.pop(0)
+        skill = candidate.task.skill
+        measurement, verdict = _judge(problem, candidate.kernel, session, gpu=gpu)
+        row = {"skill": skill, "predicted_ms": candidate.whole_ms, **verdict, "before": before}
+        before = [*before, f"{skill}: {measurement.status.value} {measurement.log}"[:200]]
+        if near_miss(measurement) is not None:
+            waiting = [*_climb(candidate, session), *waiting]
     return row
 
 
+def _climb(candidate: Candidate, session: Session) -> list[Candidate]:
+    """The same kernel one rung up the ladder of accuracy, if there is one."""
+    kernel = candidate.kernel
+    above = next_rungs(kernel, session.traced, session.recipes, session.rewrites)
+    if above is None:
+        return []
+    skill = candidate.task.skill
+    return _write(RecipeAuthor(), session, Task(Move.CLIMB, skill, kernel.hash, 1, "", above))
+
+
 def _judge(
-    problem: Problem, kernel: Kernel, contract: Contract, device: Device, *, gpu: bool
-) -> dict[str, object]:
-    """A whole verdict, as a row says it."""
-    case = Case(problem, kernel, Terms(contract, seed=SEED))
+    problem: Problem, kernel: Kernel, session: Session, *, gpu: bool
+) -> tuple[Measurement, dict[str, object]]:
+    """A whole verdict, and as a row says it."""
+    case = Case(problem, kernel, Terms(session.traced.contract, seed=SEED))
     measurement, baselines = judge_case(
-        case, device, gpu=gpu, announce=lambda text: None, baselines=("eager",)
+        case, session.traced.device, gpu=gpu, announce=lambda text: None, baselines=("eager",)
     )
     best = fastest_baseline(baselines)
-    return {
+    return measurement, {
         "status": measurement.status.value,
         "log": measurement.log.strip()[:2000],
         "flags": list(measurement.flags),
@@ -174,27 +207,6 @@ def _judge(
         "baseline": best.name if best is not None else None,
         "baseline_ms": best.timing.latency_ms if best is not None else None,
     }
-
-
-def _find_kernels(
-    session: Session, memory: Memory, *, is_first: bool
-) -> Iterator[tuple[Kernel | None, dict[str, object]]]:
-    """The kernels to judge, each with what a row says of it; a whole row where one is lost."""
-    if is_first:
-        for first in first_kernels(session):
-            yield first.kernel, {"skill": first.task.skill, "predicted_ms": first.whole_ms}
-        return
-    for hit in [hit for hit in memory.winners.recall(session.graph_key) if hit.exact][:1]:
-        outcome = hit.outcome
-        found: dict[str, object] = {
-            "skill": outcome.skill,
-            "knobs": [[choice.recipe, dict(choice.knobs)] for choice in outcome.choices],
-            "remembered_ms": outcome.latency_ms,
-        }
-        kernel = remembered_kernel(session, hit)
-        if kernel is None:
-            found |= {"status": LOST, "log": "no recipe writes it any more"}
-        yield kernel, found
 
 
 def read_rows(path: Path) -> dict[str, dict[str, object]]:

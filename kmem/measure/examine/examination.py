@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from kmem.host.lease import GpuLease
-from kmem.measure.examine.forgiving import compare_rows_too, forgiven_noise
+from kmem.measure.examine.forgiving import compare_with_origins, forgiven_noise
 from kmem.measure.oracle.answers.answer import Answer, Comparison, InputsChanged
 from kmem.measure.oracle.answers.elements import UNLIKE_AT_MOST
 from kmem.measure.oracle.answers.expected import Expected
@@ -300,7 +300,7 @@ class Examination:
         if family in NON_FINITE:
             values = expected.without_undefined(values)
         try:
-            compared = compare_rows_too(values, expected, self.loaded_reference, seed)
+            compared = compare_with_origins(values, expected, self.loaded_reference, seed)
             noise: Sequence[Difference | None] = [None] * len(compared.found)
             if forgive_noise and family != "drawn" and not compared.is_within:
                 noise = forgiven_noise(compared, expected, self.loaded_reference, family, seed)

@@ -10,17 +10,17 @@ from kmem.measure.oracle.correctness import Difference, cap_noise
 from kmem.measure.oracle.reference import Reference
 
 
-def compare_rows_too(
+def compare_with_origins(
     values: Sequence[torch.Tensor], expected: Expected, reference: Reference, seed: int
 ) -> Comparison:
-    """Outputs beside the expected; rows that alone fail are weighed by what they cancelled from.
+    """Outputs beside the expected; what may have cancelled is weighed by what it cancelled from.
 
-    A row that cancels is as far off in eager, by luck more or less (oracle/answers/origins.py).
+    It is as far off in eager, by luck more or less (oracle/answers/origins.py).
 
     Raises InputsChanged: as `Expected.compare`.
     """
     compared = expected.compare(values)
-    if not compared.fails_in_rows:
+    if not compared.may_have_cancelled:
         return compared
     find = reference.origins_finder(seed)
     return expected.compare(values, find) if find else compared

@@ -30,6 +30,9 @@ _OF_NOISE = 4.0
 #: Share of the values that a row was computed from which counts as its magnitude: so what a floor
 #: allows in a row, eight of it, is one floor of these values.
 _OF_ORIGIN = 1 / 8
+#: A result of less than so much of the values that it was computed from is nothing beside them: 16
+#: roundings of float32, its floor. All of it is held to them, not to itself.
+_NOTHING = 2.0**-20
 #: How far another order of summation takes a result, over the floor of its type.
 _OTHER_ORDER = 4.0
 #: Elements taken at once: where all values are finite, which takes five passes, and where some are
@@ -209,7 +212,7 @@ class ErrorTally:
                 where the comparison is to be made.
             eager: of the output's shape and dtype.
             origin: how large the values were that each element was computed from (origins.py), if
-                that is to count as the magnitude of rows.
+                that is to count as the magnitude of rows, and of all where nothing is left of them.
         """
         if output.is_complex():
             output = torch.view_as_real(output)
@@ -269,6 +272,7 @@ class ErrorTally:
         self._sum("norm", torch.linalg.vector_norm(right).square())
         errors = (errors - _SMALLEST_NORMAL).clamp_min(0)
         if origin is not None:
+            self._sum("origin", torch.linalg.vector_norm(origin).square())
             scales = torch.maximum(
                 scales, _OF_ORIGIN * torch.linalg.vector_norm(origin, float("inf"), **by)
             )
@@ -313,6 +317,7 @@ class ErrorTally:
         self._sum("squares", error.square())
         self._sum("norm", scale.square())
         if origin is not None:
+            self._sum("origin", origin.square())
             scale = torch.maximum(scale, _OF_ORIGIN * origin)
         if by_row:
             self._peak("row", error.amax(-1) / scale.amax(-1).clamp_min(_SMALLEST_NORMAL))
@@ -344,6 +349,8 @@ class ErrorTally:
             share = total.get("wrong", 0) / max(self._elements, 1)
             return Difference(share, share, **about)
         norm = max(total.get("norm", 0.0) ** 0.5, _SMALLEST_NORMAL)
+        origin = total.get("origin", 0.0) ** 0.5
+        norm = origin if norm < _NOTHING * origin else norm
         relative = total.get("squares", 0.0) ** 0.5 / norm
         scale = max(peak.get("scale", 0.0), _SMALLEST_NORMAL)
         row = max(peak.get("row", 0.0), peak.get("error", 0.0) / scale)

@@ -4,7 +4,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from kmem.measure.oracle.correctness import Difference, is_within
+from kmem.measure.oracle.correctness import ROUNDING, Difference, is_within
+
+#: Relative errors from which not one digit of a result is right, and up to which float32 is exact.
+_NO_DIGIT, _EXACT = 0.5, ROUNDING[torch.float32] / 4
 
 
 class InputsChanged(Exception):
@@ -25,10 +28,27 @@ class Comparison:
         return all(map(is_within, self.found, self.eager, self.floors))
 
     @property
-    def fails_in_rows(self) -> bool:
-        """Whether rows alone break the contract, not what all values err together."""
+    def may_have_cancelled(self) -> bool:
+        """Whether outputs may fail for what cancelled in them, which their values do not show.
+
+        Rows alone break the contract, not what all values err together; or eager has not one digit
+        right, or is exact: then all of the right answer may be nothing beside what cancelled.
+        """
         as_wholes = [replace(each, row_error=0.0) for each in self.found]
-        return not self.is_within and all(map(is_within, as_wholes, self.eager, self.floors))
+        wholes = map(is_within, as_wholes, self.eager, self.floors)
+        return not self.is_within and all(
+            is_right or _has_no_digit(found) and (_has_no_digit(eager) or _is_exact(eager))
+            for is_right, found, eager in zip(wholes, self.found, self.eager, strict=True)
+        )
+
+
+def _has_no_digit(difference: Difference) -> bool:
+    return difference.fault is None and difference.relative_error >= _NO_DIGIT
+
+
+def _is_exact(difference: Difference) -> bool:
+    """Whether eager is better than its type could be but for what is exact in it."""
+    return difference.fault is None and difference.relative_error <= _EXACT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ values that cancelled, as they arrive at the result. It is found by running the 
 with the result of every operator moved by one rounding, once up or down at random and once the
 other way, and seeing how far the outputs move. Of operators that add up products the operands are
 moved, too: their sum cancels within them, and a ReLU may leave of a row the one sum that is nearly
-nothing.
+nothing. Of operators that normalise the mean is moved: a constant row less its mean is nothing but
+what the mean was rounded by.
 
-Covered: everything that an operator of the module returns, and the sums within products and
-convolutions. Not covered: what else happens inside one operator, such as the sum of a mean;
-stochastic modules, which have no oracle.
+Covered: everything that an operator of the module returns, the sums within products and
+convolutions, and the means within norms. Not covered: what else happens inside one operator, such
+as the sum of a softmax; stochastic modules, which have no oracle.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,11 @@ _aten = torch.ops.aten
 _PRODUCTS = {
     _aten.addbmm, _aten.addmm, _aten.addmv, _aten.baddbmm, _aten.bmm, _aten.convolution, _aten.dot,
     _aten.linear, _aten.mm, _aten.mv,
+}  # fmt: skip
+#: Operators that return what they normalised, the means that they took, and one over the spreads.
+_NORMS = {
+    _aten._native_batch_norm_legit, _aten.cudnn_batch_norm, _aten.native_batch_norm,
+    _aten.native_group_norm, _aten.native_layer_norm,
 }  # fmt: skip
 
 
@@ -66,6 +72,8 @@ class _Moved(TorchDispatchMode):
             operands = tuple(self._moved_operand(value) for value in arguments)
             moved = operator(*operands, **(keywords or {}))
             result = torch.where(result.float() != result, moved, result)
+        if operator.overloadpacket in _NORMS and _is_wide(result[0]):
+            self._move_means(operator, arguments, *result[:3])
         is_view = any(
             each.alias_info is not None and not each.alias_info.is_write
             for each in operator._schema.returns
@@ -75,6 +83,34 @@ class _Moved(TorchDispatchMode):
                 if _is_wide(value):
                     self._move(value)
         return result
+
+    def _move_means(
+        self,
+        operator: torch._ops.OpOverload,
+        arguments: tuple[object, ...],
+        normalised: torch.Tensor,
+        mean: torch.Tensor,
+        scale: torch.Tensor,
+    ) -> None:
+        """Moves a norm's output as about one rounding of each mean would, all to one side.
+
+        A pooling behind the norm has few means to a result: moved to either side they would cancel
+        to 0 in every third of four.
+        """
+        if not mean.numel():  # the means are given
+            return
+        weight = arguments[2 if operator.overloadpacket is _aten.native_layer_norm else 1]
+        sizes = torch.empty_like(mean).uniform_(0.5, 1.5, generator=self._generator(mean.device))
+        shift = sizes.mul_(self._step).mul_(mean).mul_(scale)
+        if operator.overloadpacket is not _aten.native_layer_norm:
+            channels = normalised.shape[1]
+            shift = shift.reshape(-1, mean.shape[-1]).repeat_interleave(
+                channels // mean.shape[-1], 1
+            )
+            shift = shift if weight is None else shift * weight
+            normalised.add_(shift.reshape(-1, channels, *(1,) * (normalised.dim() - 2)))
+        else:
+            normalised.add_(shift if weight is None else shift * weight)
 
     def _moved_operand(self, value: object) -> object:
         return value * self._coins(value).add_(1) if _is_wide(value) else value
@@ -86,12 +122,14 @@ class _Moved(TorchDispatchMode):
 
     def _coins(self, value: torch.Tensor) -> torch.Tensor:
         """One rounding up or down for each element."""
-        generator = self._generators.get(value.device)
-        if generator is None:
-            generator = torch.Generator(device=value.device).manual_seed(self._seed)
-            self._generators[value.device] = generator
         coins = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-        return coins.bernoulli_(0.5, generator=generator).mul_(2).sub_(1).mul_(self._step)
+        coins.bernoulli_(0.5, generator=self._generator(value.device))
+        return coins.mul_(2).sub_(1).mul_(self._step)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device=device).manual_seed(self._seed)
+        return self._generators[device]
 
 
 def _is_wide(value: object) -> TypeGuard[torch.Tensor]:
