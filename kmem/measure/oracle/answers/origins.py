@@ -36,9 +36,12 @@ _PRODUCTS = {
 }  # fmt: skip
 #: Operators that return what they normalised, the means that they took, and one over the spreads.
 _NORMS = {
-    _aten._native_batch_norm_legit, _aten.cudnn_batch_norm, _aten.native_batch_norm,
-    _aten.native_group_norm, _aten.native_layer_norm,
-}  # fmt: skip
+    _aten._native_batch_norm_legit,
+    _aten.cudnn_batch_norm,
+    _aten.native_batch_norm,
+    _aten.native_group_norm,
+    _aten.native_layer_norm,
+}
 
 
 #: Finds the origins of a run's outputs: of the module in float64, its inputs, and its outputs.
