@@ -316,6 +316,13 @@ class Author(ABC):
     def write(self, assignment: Assignment) -> list[Candidate]:
         """Write candidates for one task."""
 
+    def foresee(self, assignment: Assignment) -> float | None:
+        """What the first candidate of `write` is predicted to take, in ms, without writing it.
+
+        None if nothing is predicted, or nothing would be written.
+        """
+        return None
+
     @property
     def complaint(self) -> str:
         """What to tell the user of a language model that gave no usable answer, with the remedy.

@@ -263,8 +263,12 @@ def match_sites(
     So any recipe can be asked for less than it would take.
     """
     if members is None:
-        return recipe.match(graph, contract)
+        return graph.once(_match, recipe, contract)
     return recipe.match(graph.hiding({node.name for node in graph.nodes} - {*members}), contract)
+
+
+def _match(graph: OpGraph, recipe: Recipe, contract: Contract) -> Sequence[Site]:
+    return tuple(recipe.match(graph, contract))
 
 
 def find_site(

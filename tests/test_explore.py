@@ -315,6 +315,8 @@ def test_sites_are_found_once_for_all_tasks_of_a_run(graphs: dict[str, OpGraph])
     assert recipe.asked == 1
     pure = replace(first.traced, contract=Contract(purity=Purity.TRITON))
     author.write(replace(first, traced=pure))
+    assert recipe.asked == 1  # what a site's settings take depends on the site and the device alone
+    author.write(replace(first, traced=replace(pure, device=named_target("a100"))))
     assert recipe.asked == 2
 
 

@@ -295,7 +295,10 @@ def test_the_direction_that_is_predicted_to_be_the_fastest_goes_ahead() -> None:
     written = [slow, quick, quick_too, model]
     # of each direction the first; the second of one comes with the rest
     expected = [[quick], [slow, model], [quick_too]]
-    assert in_batches(written, parts_at_the_beginning(), Remembered((), ())) == expected
+    assert (
+        in_batches(written, parts_at_the_beginning(), Remembered((), ()), has_passed=False)
+        == expected
+    )
 
 
 def test_what_memory_holds_goes_ahead_beside_a_guess_that_is_expected_to_be_faster() -> None:
@@ -314,12 +317,20 @@ def test_what_memory_holds_goes_ahead_beside_a_guess_that_is_expected_to_be_fast
     like = Remembered((Recalled(outcome, None, False, 0.1, True),), ())  # type: ignore[arg-type]
     other = Recalled(outcome, None, False, math.inf, True)  # type: ignore[arg-type]
     # by predictions the two are as fast; this very graph took longer on such a card
-    assert in_batches(written, parts, exact) == beside
-    assert in_batches(written, parts, like) == alone
-    assert in_batches(written, parts_at_the_beginning("NVIDIA L4"), exact) == alone
+    assert in_batches(written, parts, exact, has_passed=False) == beside
+    assert in_batches(written, parts, like, has_passed=False) == alone
+    assert (
+        in_batches(written, parts_at_the_beginning("NVIDIA L4"), exact, has_passed=False) == alone
+    )
     # nothing is known but that it is slower
     recalled = replace(recalled, whole_ms=2.0)
-    assert in_batches([slow, quick, recalled], parts, like) == [[recalled, quick], [slow]]
+    assert in_batches([slow, quick, recalled], parts, like, has_passed=False) == [
+        [recalled, quick],
+        [slow],
+    ]
     # it won in a graph of another structure: one guess among others
     expected = [[quick], [recalled, slow]]
-    assert in_batches([slow, quick, recalled], parts, Remembered((other,), ())) == expected
+    assert (
+        in_batches([slow, quick, recalled], parts, Remembered((other,), ()), has_passed=False)
+        == expected
+    )

@@ -1,8 +1,9 @@
-"""Ask several things at once and get the answers in the order of the questions."""
+"""Ask several things at once and get the answers in the order of the questions, or one aside."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TypeVar
 
 #: Hosted models begin to answer 429 above a handful of long requests.
@@ -59,3 +60,18 @@ def in_parallel(
     if failed:
         raise failed[min(failed)]
     return [answers[place] for place in range(len(questions))]
+
+
+def in_background(ask: Callable[[], Answer]) -> "Future[Answer]":
+    """Ask in a thread of its own, a daemon: an interrupted process does not wait for it."""
+    future: Future[Answer] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(ask())
+        # raised again by whoever asks for the result
+        except BaseException as ex:  # noqa: BLE001
+            future.set_exception(ex)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future

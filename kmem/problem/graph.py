@@ -155,6 +155,10 @@ class OpGraph:
     def _found(self) -> dict[tuple[object, ...], object]:
         return {}
 
+    def __getstate__(self) -> dict[str, object]:
+        """Without what was found: that may be of recipes, which another process has not loaded."""
+        return {name: value for name, value in vars(self).items() if name != "_found"}
+
     def once(self, find: Callable[..., Found], *asked: object) -> Found:
         """What a function finds in this graph, worked out the first time that it is asked.
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from kmem.host.parallel import in_background
 from kmem.interfaces import RECIPES, CompletionArchive, Situation
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
@@ -29,7 +30,7 @@ from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy, Ta
 from kmem.run.report.convergence import load_plotting
 from kmem.run.setup.session import Session
 from kmem.run.stages.authors import Authors
-from kmem.run.stages.batches import in_batches
+from kmem.run.stages.batches import first_tasks, in_batches
 from kmem.run.stages.conclude import conclude
 from kmem.run.stages.parts import OpenEvaluator, Parts, open_parts
 from kmem.run.stages.recall import Remembered, recall
@@ -215,35 +216,75 @@ def _write_and_measure(
     remembered: Remembered,
 ) -> bool:
     """Stages 5 and 6 for a plan; False if nothing was written for it."""
-    if parts.history.best is None and parts.session.present:
-        _begin_firsts(parts, plan.tasks, situations, authors, remembered)
-    candidates = authors.write(plan.tasks, situations, remembered.winners)
-    if candidates:
-        _measure_and_repair(number, parts, candidates, situations, authors, remembered)
-    return bool(candidates)
+    has_passed = parts.history.best is not None
+    by_recipes = all(task.author == RECIPES for task in plan.tasks)
+    if has_passed or not parts.session.present or not by_recipes or parts.run.start:
+        candidates = authors.write(plan.tasks, situations, remembered.winners)
+    else:
+        candidates = _write_beside(number, parts, plan.tasks, situations, authors, remembered)
+    if not candidates:
+        return False
+    batches = in_batches(candidates, parts, remembered, has_passed=has_passed)
+    _measure_and_repair(number, parts, batches, situations, authors, remembered)
+    return True
 
 
-def _begin_firsts(
+def _write_beside(
+    number: int,
     parts: Parts,
     tasks: Sequence[Task],
     situations: Mapping[str | None, Situation],
     authors: Authors,
     remembered: Remembered,
-) -> None:
-    """Have the first kernel of each task compiled while recipes write the others.
+) -> list[Candidate]:
+    """What recipes write for the first tasks of a run, while the likeliest kernel is measured.
 
-    Of a graph of forty operators each takes half a second.
+    Of a graph of forty operators each kernel takes a second to write. The first one of each task
+    is compiled while others are written.
     """
-    for task in tasks:
-        if task.author == RECIPES:
-            first = authors.write([replace(task, samples=1)], situations, remembered.winners)
-            parts.measurer.expect(first)
+    write = authors.writer(situations, remembered.winners)
+
+    def write_first(task: Task) -> list[Candidate]:
+        first = [replace(each, task=task) for each in write(replace(task, samples=1))]
+        parts.measurer.expect(first)
+        return first
+
+    def write_others() -> list[Candidate]:
+        for task in tasks:
+            write_first(task)
+        return authors.write_all(tasks, write)
+
+    guesses = authors.foresee(tasks, situations)
+    ahead = [
+        candidate
+        for task in first_tasks(guesses, parts, remembered)
+        for candidate in write_first(task)
+    ]
+    others = in_background(write_others)
+    if ahead:
+        _measure_batch(number, parts, ahead, situations, authors)
+    return others.result()
+
+
+def _measure_batch(
+    number: int,
+    parts: Parts,
+    candidates: Sequence[Candidate],
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+) -> None:
+    """Stage 6 for candidates; those that failed are repaired as long as anything comes back."""
+    measured = parts.measurer.measure(number, candidates, situations)
+    while measured and not parts.clock.is_over():
+        repaired = authors.write_repairs(measured, situations)
+        measured = parts.measurer.measure(number, repaired, situations)
+    verify_early(parts, situations, authors)
 
 
 def _measure_and_repair(
     number: int,
     parts: Parts,
-    candidates: Sequence[Candidate],
+    batches: Sequence[Sequence[Candidate]],
     situations: Mapping[str | None, Situation],
     authors: Authors,
     remembered: Remembered,
@@ -253,7 +294,6 @@ def _measure_and_repair(
     It ends when all pass, nothing new comes back, the chains of repairs are used up, or memory
     expects too little of the rest of a first round.
     """
-    batches = in_batches(candidates, parts, remembered)
     parts.measurer.expect([candidate for batch in batches for candidate in batch])
     for place, batch in enumerate(batches):
         left = sum(map(len, batches[place:]))
@@ -263,11 +303,7 @@ def _measure_and_repair(
             parts.announce("measure", f"{left} candidates are left out: {reason}")
             return
         chosen = _raise_rungs(batch, parts, situations, authors) if place else batch
-        measured = parts.measurer.measure(number, chosen, situations)
-        while measured and not parts.clock.is_over():
-            repaired = authors.write_repairs(measured, situations)
-            measured = parts.measurer.measure(number, repaired, situations)
-        verify_early(parts, situations, authors)
+        _measure_batch(number, parts, chosen, situations, authors)
 
 
 def _raise_rungs(

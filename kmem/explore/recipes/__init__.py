@@ -7,6 +7,7 @@
 - evidence.py: the times that kernels of recipes are expected to take, held to measured ones.
 - rewriting.py: the rewritten forms of a problem that are worth writing for.
 - moving.py: moves of skills among the knobs of a kernel: which are open, where they lead.
+- proposing.py: which settings to try, for all sites of a cover at once.
 - writing.py: the module that recipes write at chosen settings.
-- author.py: which settings to try, and the candidates written at them.
+- author.py: what could be done, and the candidates that are written for a task.
 """

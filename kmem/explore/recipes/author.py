@@ -11,12 +11,9 @@ Everything is a pure function of the assignment and its seed.
 """
 
 import logging
-import math
-import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import dataclass, fields, replace
 
 from kmem.errors import RecipeError
 from kmem.explore.recipes.calibration import calibrate_option, own_experience
@@ -26,17 +23,38 @@ from kmem.explore.recipes.cover import (
     find_options,
     smaller_options,
 )
-from kmem.explore.recipes.moving import Written, move_of, move_sites, open_move, propose_moves
+from kmem.explore.recipes.moving import Written, open_move, propose_moves
+from kmem.explore.recipes.proposing import (
+    goes_on,
+    inherited_choices,
+    inherited_sites,
+    propose_settings,
+    raise_to_rung,
+    start_settings,
+)
 from kmem.explore.recipes.writing import left_over_ms, total_ms, write_kernel
 from kmem.interfaces import RECIPES, Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
-from kmem.recipes import ACCURACY, Recipe, Settings
+from kmem.recipes import Recipe, Settings
 from kmem.records import Candidate, Kernel, Move, SiteChoice, Task
 from kmem.rewrites import Rewritten
 from kmem.skills import Skill
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A candidate before it is written: settings by site, and what they are predicted to take.
+
+    `whole_ms` counts what is left to the library, too.
+    """
+
+    settings: list[Settings]
+    choices: tuple[SiteChoice, ...]
+    predicted_ms: float
+    whole_ms: float
 
 
 class RecipeAuthor(Author):
@@ -123,8 +141,10 @@ class RecipeAuthor(Author):
             about = replace(about, traced=form.traced)
             cover = _cover(about.traced.graph, self._options(about), about)
             if cover:
-                sites = _inherited_sites(about)
-                return Written(cover, [_start(option, sites) for option in cover], form.steps)
+                sites = inherited_sites(about)
+                return Written(
+                    cover, [start_settings(option, sites) for option in cover], form.steps
+                )
         return None
 
     def _propose_rewritten(self, situation: Situation) -> list[Direction]:
@@ -151,20 +171,35 @@ class RecipeAuthor(Author):
         with self._writing:
             return self._write(assignment)
 
+    def foresee(self, assignment: Assignment) -> float | None:
+        with self._writing:
+            for form, cover, about in self._covers(assignment):
+                return next((draft.whole_ms for draft in self._drafts(form, cover, about)), None)
+        return None
+
     def _write(self, assignment: Assignment) -> list[Candidate]:
+        for form, cover, about in self._covers(assignment):
+            return self._write_on(form, cover, about)
+        return []
+
+    def _covers(
+        self, assignment: Assignment
+    ) -> Iterator[tuple[Rewritten, Sequence[SiteOption], Assignment]]:
+        """The forms of the problem that have something to write, with it, the likeliest first.
+
+        An assignment comes along whose problem is the form.
+        """
         for form in _forms(assignment):
             about = replace(assignment, traced=form.traced)
             cover = _cover(about.traced.graph, self._options(about), about)
             if cover is not None:
-                return self._write_on(form, cover, about)
-        return []
+                yield form, cover, about
 
-    def _write_on(
+    def _drafts(
         self, form: Rewritten, cover: Sequence[SiteOption], assignment: Assignment
-    ) -> list[Candidate]:
-        """Candidates for one form of the problem, which the assignment has in place of the own."""
+    ) -> Iterator[_Draft]:
+        """What could be written for one form of the problem and is new, best guess first."""
         graph = assignment.traced.graph
-        candidates: list[Candidate] = []
         seen = {attempt.candidate.kernel.choices for attempt in assignment.history}
         like = [
             attempt
@@ -174,21 +209,29 @@ class RecipeAuthor(Author):
         measured = [*assignment.experience, *own_experience(like, graph)]
         left_ms = left_over_ms(graph, cover, assignment.traced)
         calibrated = [calibrate_option(option, measured, graph) for option in cover]
-        for proposed in _proposals(calibrated, assignment):
+        for proposed in propose_settings(calibrated, assignment):
             settings = [
-                _raise_to_rung(option, setting, assignment)
+                raise_to_rung(option, setting, assignment)
                 for option, setting in zip(cover, proposed, strict=True)
             ]
             choices = Written(cover, settings, form.steps).choices(settings)
-            if choices in seen:
-                continue
-            seen.add(choices)
-            parent = assignment.parent.hash if assignment.parent else None
+            if choices not in seen:
+                seen.add(choices)
+                predicted_ms = total_ms(cover, settings, assignment.traced.device)
+                yield _Draft(settings, choices, predicted_ms, predicted_ms + left_ms)
+
+    def _write_on(
+        self, form: Rewritten, cover: Sequence[SiteOption], assignment: Assignment
+    ) -> list[Candidate]:
+        """Candidates for one form of the problem, which the assignment has in place of the own."""
+        candidates: list[Candidate] = []
+        parent = assignment.parent.hash if assignment.parent else None
+        for draft in self._drafts(form, cover, assignment):
             # _kept holds what is traced; an emission may know the order of its knobs
-            key = id(assignment.traced), parent, choices, repr(settings)
+            key = id(assignment.traced), parent, draft.choices, repr(draft.settings)
             try:
                 kernel = self._texts.get(key) or write_kernel(
-                    assignment, cover, settings, choices, form.flags
+                    assignment, cover, draft.settings, draft.choices, form.flags
                 )
             except RecipeError as ex:  # one skill's fault must not end the run
                 if str(ex) not in self._told:
@@ -196,15 +239,9 @@ class RecipeAuthor(Author):
                     self._told.add(str(ex))
                 continue
             self._texts[key] = kernel
-            predicted_ms = total_ms(cover, settings, assignment.traced.device)
+            estimated_ms = draft.predicted_ms if cover else None
             candidates.append(
-                Candidate(
-                    kernel,
-                    assignment.task,
-                    self.name,
-                    predicted_ms if cover else None,
-                    predicted_ms + left_ms,
-                )
+                Candidate(kernel, assignment.task, self.name, estimated_ms, draft.whole_ms)
             )
             if len(candidates) >= assignment.task.samples:
                 break
@@ -236,28 +273,10 @@ def _forms(assignment: Assignment) -> list[Rewritten]:
     if task.skill in assignment.rewritten and task.move in (Move.SEED, Move.FIX):
         return [assignment.rewritten[task.skill]]
     as_traced = Rewritten(assignment.traced, (), (), ())
-    form = rewrites.apply(assignment.traced, _inherited(assignment))
-    if _goes_on(assignment):
+    form = rewrites.apply(assignment.traced, inherited_choices(assignment))
+    if goes_on(assignment):
         return [] if form is None else [form]
     return [as_traced] if form is None or not form.steps else [form, as_traced]
-
-
-def _goes_on(assignment: Assignment) -> bool:
-    """Whether a task keeps the sites of what it goes on from, and changes their knobs at most."""
-    is_move = move_of(assignment) is not None
-    return is_move or assignment.task.move in (Move.RECALL, Move.CLIMB, Move.TUNE)
-
-
-def _inherited(assignment: Assignment) -> tuple[SiteChoice, ...]:
-    """The choices that a task goes on from."""
-    parent = assignment.parent
-    return assignment.task.choices or (parent.choices if parent else ())
-
-
-def _inherited_sites(assignment: Assignment) -> tuple[SiteChoice, ...]:
-    """Those of them that recipes made."""
-    choices = _inherited(assignment)
-    return tuple(choice for choice in choices if choice.recipe not in assignment.rewrites)
 
 
 def _cover(
@@ -269,15 +288,15 @@ def _cover(
     graph may be left to the library as a whole.
     """
     task, traced = assignment.task, assignment.traced
-    inherited = _inherited_sites(assignment)
+    inherited = inherited_sites(assignment)
     own = [option.place for option in options if option.recipe.name == task.skill]
     kept = [(choice.recipe, choice.site, choice.members) for choice in inherited]
-    if _goes_on(assignment):
+    if goes_on(assignment):
         # Knobs remembered from another module name its sites, not ours: then every site of the same
         # recipe takes them.
         recipes = {choice.recipe for choice in inherited}
         if not recipes:
-            return [] if _inherited(assignment) else None
+            return [] if inherited_choices(assignment) else None
         like = [option.place for option in options if option.recipe.name in recipes]
         chosen = cover_graph(graph, options, traced.contract, traced.device, prefer=[kept, like])
         return chosen if {option.recipe.name for option in chosen} & recipes else None
@@ -286,105 +305,3 @@ def _cover(
     if not own:
         return None
     return cover_graph(graph, options, traced.contract, traced.device, prefer=[own, kept])
-
-
-def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[list[Settings]]:
-    """Settings for all sites of a cover, best guess first."""
-    if not cover:
-        yield []
-        return
-    task = assignment.task
-    inherited = _inherited_sites(assignment)
-    base = [_start(option, inherited) for option in cover]
-    generator = random.Random(f"{assignment.seed}:{task.move.value}:{task.skill}:{task.parent}")
-    if (move := move_of(assignment)) is not None:
-        yield from move_sites(move, Written(cover, base))
-        return
-    if task.move in (Move.RECALL, Move.CLIMB, Move.TUNE):
-        yield base
-        if task.move is not Move.TUNE:
-            return
-    movable = sorted(range(len(cover)), key=lambda place: -cover[place].best_ms)
-    own = [place for place in movable if cover[place].recipe.name == task.skill] or movable
-    if task.move is Move.TUNE:
-        near = []
-        for place in own:
-            near += [
-                _replace(base, place, setting)
-                for setting in cover[place].space.neighbours(base[place])
-            ]
-        generator.shuffle(near)
-        near.sort(key=partial(_ranked_ms, cover))
-        yield from near
-    # Well-ranked settings that are told apart, the same rank at every site of the task's skill at
-    # once, then a seeded sample of the rest.
-    told_apart = {place: cover[place].told_apart() for place in own}
-    depth = max(map(len, told_apart.values()))
-    for rank in range(min(depth, task.samples)):
-        settings = list(base)
-        for place, ranked in told_apart.items():
-            best = ranked[min(rank, len(ranked) - 1)]
-            settings[place] = cover[place].space.like_rung(best, base[place])
-        yield settings
-    for _ in range(4 * task.samples):
-        settings = list(base)
-        for place in own:
-            ranked = cover[place].ranked
-            # Quadratic bias to the front of the ranking: the cost model is trusted, but not alone.
-            drawn = ranked[int(len(ranked) * generator.random() ** 2)][1]
-            settings[place] = cover[place].space.like_rung(drawn, base[place])
-        yield settings
-
-
-def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
-    """The settings of a site to start from: the inherited knobs if they are legal there.
-
-    Knobs of the same recipe at another site stand in for those of the site. If the inherited knobs
-    are not legal, the nearest legal ones on the same rung are taken; if nothing is inherited, the
-    best-ranked ones.
-    """
-    same_recipe = [choice for choice in inherited if choice.recipe == option.recipe.name]
-    if not same_recipe:
-        return option.ranked[0][1]
-    choice = next(
-        (choice for choice in same_recipe if choice.site == option.site.name), same_recipe[0]
-    )
-    wanted, space = option.space.completed(dict(choice.knobs)), option.space
-    if space.allows(wanted):
-        return wanted
-    nearest = min(
-        (settings for _, settings in option.ranked),
-        key=lambda settings: sum(settings.get(name) != value for name, value in wanted.items()),
-    )
-    return option.space.like_rung(nearest, wanted)
-
-
-def _raise_to_rung(option: SiteOption, setting: Settings, assignment: Assignment) -> Settings:
-    """The setting on the rung that its site was found to need, or as near to it as the ladder goes.
-
-    A setting that is there or above stays as it is.
-    """
-    needed = assignment.rungs.get((option.recipe.name, option.site.name), 0)
-    device = assignment.traced.device
-    while (rung := option.space.completed(setting).get(ACCURACY)) is not None and rung < needed:
-        above = option.recipe.more_accurate(option.site, setting, device)
-        if above is None:
-            break
-        setting = above
-    return setting
-
-
-def _ranked_ms(cover: Sequence[SiteOption], settings: Sequence[Settings]) -> float:
-    """The predicted time of settings, corrected by what was measured.
-
-    What is ranked stands on the lowest rung; neighbours share theirs, so their order is the same.
-    """
-    total_ms = 0.0
-    for option, setting in zip(cover, settings, strict=True):
-        lowest = option.space.on_rung(setting)
-        total_ms += next((ms for ms, ranked in option.ranked if ranked == lowest), math.inf)
-    return total_ms
-
-
-def _replace(base: Sequence[Settings], place: int, setting: Settings) -> list[Settings]:
-    return [*base[:place], setting, *base[place + 1 :]]

@@ -13,7 +13,7 @@ from kmem.explore.recipes.cutting import Offer, cheapest_cut
 from kmem.explore.recipes.pieces import find_smaller_sites
 from kmem.problem.costs.bound import node_costs_ms
 from kmem.problem.graph import OpGraph
-from kmem.recipes import Recipe, Settings, Site, Space, find_site
+from kmem.recipes import Recipe, Settings, Site, Space, find_site, match_sites
 from kmem.records import Contract, Device, Purity, SiteChoice
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,11 @@ logger = logging.getLogger(__name__)
 #: thousandth of an earlier one of their problem and recipe; 243 of these took within 2% of it. Most
 #: differ in stages, hints or warps.
 _TIE = 1.001
+#: Settings of a space with their predicted times in ms, best first.
+Ranked: TypeAlias = tuple[tuple[float, dict], ...]
+#: What was ranked, for which device; forgotten at so many sites, which is more than one run has.
+_ranked: dict[tuple[Recipe, Site], tuple[Device, Space, Ranked]] = {}
+_MOST_RANKED = 4096
 #: A recipe, a site, and its members.
 Place: TypeAlias = tuple[str, str, tuple[str, ...] | None]
 
@@ -38,7 +43,7 @@ class SiteOption:
     recipe: Recipe
     site: Site
     space: Space
-    ranked: tuple[tuple[float, dict], ...]  # (cost_ms, settings)
+    ranked: Ranked
     members: tuple[str, ...] | None = None
     # the site at other workloads, kept from when it was first asked for
     elsewhere: dict[int, tuple[OpGraph, Site]] = field(default_factory=dict, compare=False)
@@ -95,11 +100,30 @@ def find_options(
         recipe = recipes[name]
         with foreign_code(f"the recipe of {name}", RecipeError):
             for site in matching_sites(graphs, recipe, contract):
-                space = recipe.space(site, device)
-                ranked = rank_settings(recipe, site, space.settings(), device)
+                space, ranked = _rank(recipe, site, device)
                 if ranked:
                     options.append(SiteOption(recipe, site, space, ranked))
     return options
+
+
+def _rank(recipe: Recipe, site: Site, device: Device) -> tuple[Space, Ranked]:
+    """A site's space and its ranked settings, worked out once.
+
+    A run asks for them when it opens, when it writes, and for each rewritten form of the problem,
+    most of whose sites are the same; a large space takes a tenth of a second.
+    """
+    try:
+        kept = _ranked.get((recipe, site))
+    except TypeError:  # what a stranger's recipe says about its site cannot be looked up
+        space = recipe.space(site, device)
+        return space, rank_settings(recipe, site, space.settings(), device)
+    if kept is None or kept[0] != device:
+        if len(_ranked) >= _MOST_RANKED:
+            _ranked.clear()
+        space = recipe.space(site, device)
+        kept = device, space, rank_settings(recipe, site, space.settings(), device)
+        _ranked[recipe, site] = kept
+    return kept[1:]
 
 
 def matching_sites(
@@ -107,11 +131,11 @@ def matching_sites(
 ) -> Iterator[Site]:
     """The sites of one recipe that `find_options` ranks settings for."""
     elsewhere = [
-        {(site.name, site.nodes) for site in recipe.match(graph, contract)}
+        {(site.name, site.nodes) for site in match_sites(recipe, graph, contract)}
         for workload, graph in graphs.items()
         if workload != "full"
     ]
-    for site in recipe.match(graphs["full"], contract):
+    for site in match_sites(recipe, graphs["full"], contract):
         if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
             continue
         if all((site.name, site.nodes) in places for places in elsewhere):
@@ -126,7 +150,7 @@ def matching_sites(
 
 def rank_settings(
     recipe: Recipe, site: Site, settings: Sequence[Settings], device: Device
-) -> tuple[tuple[float, dict], ...]:
+) -> Ranked:
     """Settings with their predicted times, best first; ties keep the order of the space."""
     return tuple(
         sorted(
@@ -152,8 +176,7 @@ def smaller_options(
     for name, site in find_smaller_sites(graphs, recipes, contract, known):
         recipe = recipes[name]
         with foreign_code(f"the recipe of {name}", RecipeError):
-            space = recipe.space(site, device)
-            ranked = rank_settings(recipe, site, space.settings(), device)
+            space, ranked = _rank(recipe, site, device)
         if ranked and all(operand.spec.numel for operand in (*site.inputs, *site.outputs)):
             found.append(SiteOption(recipe, site, space, ranked, site.nodes))
     return found

@@ -11,6 +11,7 @@ import math
 import os
 import queue
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -159,6 +160,8 @@ class CompilePool:
         self._setup = json.dumps(setup)
         # what was begun ahead of the question, by source, in order; with its time limits
         self._begun: dict[str, tuple[Future[dict[str, Any]], float, float]] = {}
+        # modules are begun while others are asked for
+        self._submitting = threading.RLock()
 
     def __enter__(self) -> "CompilePool":
         return self
@@ -181,10 +184,11 @@ class CompilePool:
             within_s: for all of them.
         """
         deadline = self._processes.cores.now() + within_s
-        for kernel in kernels:
-            if kernel.source not in self._begun:
-                answer = self._submit(kernel.source, timeout_s, deadline)
-                self._begun[kernel.source] = (answer, timeout_s, deadline)
+        with self._submitting:
+            for kernel in kernels:
+                if kernel.source not in self._begun:
+                    answer = self._submit(kernel.source, timeout_s, deadline)
+                    self._begun[kernel.source] = (answer, timeout_s, deadline)
 
     def _submit(self, source: str, timeout_s: float, deadline: float) -> "Future[dict[str, Any]]":
         return self._processes.submit(self._setup, source, timeout_s, deadline)
@@ -210,16 +214,17 @@ class CompilePool:
         Yields:
             The sources that go behind, with their time limits; the block may take some out.
         """
-        waiting = {
-            source: (timeout_s, deadline)
-            for source, (answer, timeout_s, deadline) in self._begun.items()
-            if answer.cancel()
-        }
-        for source in waiting:
-            del self._begun[source]
-        yield waiting
-        for source, limits in waiting.items():
-            self._begun[source] = (self._submit(source, *limits), *limits)
+        with self._submitting:
+            waiting = {
+                source: (timeout_s, deadline)
+                for source, (answer, timeout_s, deadline) in self._begun.items()
+                if answer.cancel()
+            }
+            for source in waiting:
+                del self._begun[source]
+            yield waiting
+            for source, limits in waiting.items():
+                self._begun[source] = (self._submit(source, *limits), *limits)
 
     def compile(
         self,

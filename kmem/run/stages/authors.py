@@ -16,6 +16,7 @@ from kmem.orchestrate.repair import plan_repairs
 from kmem.orchestrate.strategies import Offer
 from kmem.plugins import Registry, lookup
 from kmem.records import Attempt, Candidate, Kernel, Lesson, Move, Recalled, Run, Strategy, Task
+from kmem.run.stages.batches import Guess
 from kmem.run.state.clock import Clock, PunctualProvider
 from kmem.run.state.history import History
 from kmem.run.state.progress import Announce
@@ -123,12 +124,46 @@ class Authors:
 
         On KeyboardInterrupt authors that wait for a model give up.
         """
-        history, lessons = tuple(self._history.attempts), tuple(self._history.lessons)
+        return self.write_all(tasks, self.writer(situations, recalled))
+
+    def write_all(
+        self, tasks: Sequence[Task], write_one: Callable[[Task], list[Candidate]]
+    ) -> list[Candidate]:
+        """What a `writer` writes for all tasks, as `write` does."""
+        return [
+            candidate
+            for candidates in in_parallel(write_one, tasks, self._context.give_up)
+            for candidate in candidates
+        ]
+
+    def writer(
+        self,
+        situations: Mapping[str | None, Situation],
+        recalled: Sequence[Recalled] = (),
+    ) -> Callable[[Task], list[Candidate]]:
+        """Writes for one task; knows of the run what is known by now, whenever it is asked."""
+        about = self._reader(situations)
 
         def write_one(task: Task) -> list[Candidate]:
             remembered = None if task.choices and self.rewrite else _remembered(task, recalled)
             if remembered is not None:
                 return [remembered]
+            return self._ask(self._authors[task.author].write, about(task))
+
+        return write_one
+
+    def foresee(
+        self, tasks: Sequence[Task], situations: Mapping[str | None, Situation]
+    ) -> list[Guess]:
+        """What the first kernel of each task is predicted to take, before any is written."""
+        about = self._reader(situations)
+        return [Guess(task, self._authors[task.author].foresee(about(task))) for task in tasks]
+
+    def _reader(self, situations: Mapping[str | None, Situation]) -> Callable[[Task], Assignment]:
+        """Makes a task's assignment, of what is known of the run by now."""
+        history, lessons = tuple(self._history.attempts), tuple(self._history.lessons)
+
+        def assign(task: Task) -> Assignment:
             situation = situations[base_of(task, history)]
             parent = self._history.find(task.parent)
             known = {field.name: getattr(situation, field.name) for field in fields(Situation)}
@@ -137,13 +172,9 @@ class Authors:
                 "history": history,
                 "lessons": lessons,
             }
-            return self._ask(self._authors[task.author].write, Assignment(**known, task=task))
+            return Assignment(**known, task=task)
 
-        return [
-            candidate
-            for candidates in in_parallel(write_one, tasks, self._context.give_up)
-            for candidate in candidates
-        ]
+        return assign
 
     def write_repairs(
         self, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]

@@ -6,6 +6,8 @@ that deserves a verdict.
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from kmem.interfaces import UNAIDED
 from kmem.records import Candidate, Move, SiteChoice, Task
@@ -19,8 +21,29 @@ _SCOUTS = 4
 _CLEARLY_FASTER = 0.9
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The first kernel of a task before it is written; its time in ms, if one is predicted."""
+
+    task: Task
+    whole_ms: float | None
+
+
+Scout = TypeVar("Scout", Candidate, Guess)
+
+
+def first_tasks(guesses: Sequence[Guess], parts: Parts, remembered: Remembered) -> list[Task]:
+    """The tasks whose first kernels `in_batches` puts ahead of all others in a first round."""
+    scouts = _scouts([guess for guess in guesses if guess.whole_ms is not None], remembered)
+    return [scout.task for scout in _ahead(scouts, parts, remembered)]
+
+
 def in_batches(
-    candidates: Sequence[Candidate], parts: Parts, remembered: Remembered
+    candidates: Sequence[Candidate],
+    parts: Parts,
+    remembered: Remembered,
+    *,
+    has_passed: bool,
 ) -> list[Sequence[Candidate]]:
     """The candidates in the order in which they are measured.
 
@@ -30,12 +53,16 @@ def in_batches(
     ahead with the best guess beside it, where that is expected to be faster: of a large module one
     verdict takes most of the minutes. Knobs that won in a graph of another structure are a guess
     among others: whole networks share an operator with much that is unlike them.
+
+    Args:
+        has_passed: whether any kernel had passed when they were planned.
     """
     start, written = parts.run.start, _credit_unaided(candidates)
-    if start and (own := [each for each in written if each.kernel.hash == start.hash]):
-        others = [each for each in written if each not in own]
-        return [own, *_likeliest_first(others, parts, remembered)]
-    return _likeliest_first(written, parts, remembered)
+    own = [each for each in written if start and each.kernel.hash == start.hash]
+    others = [each for each in written if each not in own]
+    is_beginning = not has_passed and parts.session.present
+    rest = _likeliest_first(others, parts, remembered) if is_beginning else [others]
+    return [batch for batch in (own, *rest) if batch]
 
 
 def _credit_unaided(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -52,20 +79,28 @@ def _credit_unaided(candidates: Sequence[Candidate]) -> list[Candidate]:
 def _likeliest_first(
     candidates: Sequence[Candidate], parts: Parts, remembered: Remembered
 ) -> list[Sequence[Candidate]]:
-    if parts.history.best is not None or not parts.session.present:
-        return [candidates]
     first: dict[Task, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.task, candidate)
-    leads = {hit.outcome.choices for hit in remembered.winners if hit.distance < math.inf}
-    scouts = sorted(first.values(), key=lambda scout: _promise(scout, leads))[:_SCOUTS]
-    ahead = [*scouts[:1], *_faster_guess(scouts, parts, remembered)]
+    scouts = _scouts(list(first.values()), remembered)
+    ahead = _ahead(scouts, parts, remembered)
     behind = [scout for scout in scouts if scout not in ahead]
     others = [candidate for candidate in candidates if candidate not in scouts]
-    return [batch for batch in (ahead, behind, others) if batch]
+    return [ahead, behind, others]
 
 
-def _promise(candidate: Candidate, leads: Collection[tuple[SiteChoice, ...]]) -> tuple[bool, float]:
+def _scouts(first: Sequence[Scout], remembered: Remembered) -> list[Scout]:
+    """Of the first kernels of all tasks those that are measured before second ones."""
+    leads = {hit.outcome.choices for hit in remembered.winners if hit.distance < math.inf}
+    return sorted(first, key=lambda scout: _promise(scout, leads))[:_SCOUTS]
+
+
+def _ahead(scouts: Sequence[Scout], parts: Parts, remembered: Remembered) -> list[Scout]:
+    """The one that is measured before all others, with the guess that goes beside it."""
+    return [*scouts[:1], *_faster_guess(scouts, parts, remembered)]
+
+
+def _promise(candidate: Scout, leads: Collection[tuple[SiteChoice, ...]]) -> tuple[bool, float]:
     """What sorts the likeliest first: what memory holds, then by the predicted time.
 
     Args:
@@ -76,9 +111,7 @@ def _promise(candidate: Candidate, leads: Collection[tuple[SiteChoice, ...]]) ->
     return not is_held, _predicted_ms(candidate)
 
 
-def _faster_guess(
-    scouts: Sequence[Candidate], parts: Parts, remembered: Remembered
-) -> list[Candidate]:
+def _faster_guess(scouts: Sequence[Scout], parts: Parts, remembered: Remembered) -> list[Scout]:
     """The best guess, if memory's kernel leads and is expected to be slower."""
     guesses = [scout for scout in scouts[1:] if scout.task.move is not Move.RECALL][:1]
     if not guesses or scouts[0].task.move is not Move.RECALL:
@@ -87,7 +120,7 @@ def _faster_guess(
     return guesses if _predicted_ms(guesses[0]) < limit_ms else []
 
 
-def _remembered_ms(recalled: Candidate, parts: Parts, remembered: Remembered) -> float:
+def _remembered_ms(recalled: Scout, parts: Parts, remembered: Remembered) -> float:
     """What a recalled kernel took for this very graph on such a card, else what is predicted."""
     card = parts.session.traced.device.full_name
     for hit in remembered.winners:
@@ -98,5 +131,5 @@ def _remembered_ms(recalled: Candidate, parts: Parts, remembered: Remembered) ->
     return _predicted_ms(recalled)
 
 
-def _predicted_ms(candidate: Candidate) -> float:
+def _predicted_ms(candidate: Scout) -> float:
     return math.inf if candidate.whole_ms is None else candidate.whole_ms
