@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 
 from kmem.devices import named_target
+from kmem.measure.timing import gpu_clock
 from kmem.measure.timing.gpu_clock import (
     Batch,
     ClocksDisagree,
     ClockSettings,
     LoadedModule,
     TimedSamples,
+    is_narrow,
     sample_times,
+    share_out,
     time_alone,
     time_pairs,
 )
@@ -218,9 +221,9 @@ class FakeInputs:
     def names(self, worker: object) -> list[str]:
         return list(self._names)
 
-    def refresh(self, worker: object) -> list[int]:
+    def refresh(self, worker: object, count: int | None = None) -> list[int]:
         self.drawn += 1
-        return [100 * (index + 1) + self.drawn for index in range(len(self._names))]
+        return [100 * (index + 1) + self.drawn for index in range(count or len(self._names))]
 
 
 def pair(
@@ -274,17 +277,17 @@ class FakeSpots:
 
 
 def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
-    candidate, reference = FakeWorker(20.0), FakeWorker(40.0)
+    candidate, reference = FakeWorker(12.0), FakeWorker(24.0)
     inputs, spots = FakeInputs("a", "b"), FakeSpots()
     paired = pair(candidate, reference, inputs, replace(CLOCK, spots=spots))
     timing = paired.timing
     assert (timing.ratio, timing.latency_ms, timing.reference_ms, paired.host_ms) == (
         2.0,
-        20.0,
-        40.0,
-        20.0,
+        12.0,
+        24.0,
+        12.0,
     )
-    assert (paired.candidate_ms, paired.reference_ms) == (((20.0,) * 4,) * 10, ((40.0,) * 4,) * 10)
+    assert (paired.candidate_ms, paired.reference_ms) == (((12.0,) * 4,) * 10, ((24.0,) * 4,) * 10)
     assert inputs.drawn == 2 + 40  # a first look at each, and ten blocks, A B B A
     assert candidate.asked == reference.asked == [5] + [2] * 20
     # both sides, at other places every time
@@ -294,7 +297,47 @@ def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
     for aimed, seeds, described in spots.collected:
         assert aimed in candidate.spots
         assert seeds == [100 + aimed, 200 + aimed]
-        assert described == ["20.0 0", "20.0 1"]
+        assert described == ["12.0 0", "12.0 1"]
+
+
+def test_long_calls_are_timed_on_one_set_of_inputs_at_a_time() -> None:
+    candidate, reference = FakeWorker(7.0), FakeWorker(140.0)
+    inputs = FakeInputs("a", "b", "c")
+    paired = pair(candidate, reference, inputs)
+    assert paired.timing.ratio == 20.0
+    assert candidate.asked == reference.asked == [5] + [1] * 20
+    # as many calls in a row as fit, and as many blocks as the calls leave time for
+    assert [share_out(ms, 3) for ms in (0.3, 12.0, 30.0, 200.0)] == [
+        (3, 40),
+        (3, 20),
+        (2, 12),
+        (1, 10),
+    ]
+
+
+def test_a_pairing_of_calls_that_take_long_to_prepare_ends() -> None:
+    class SlowInputs(FakeInputs):
+        def refresh(self, worker: object, count: int | None = None) -> list[int]:
+            time.sleep(0.03)
+            return super().refresh(worker, count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpu_clock, "PAIRING_LIMIT_S", 0.5)
+        paired = pair(DisturbedWorker(1.0, 10_000), FakeWorker(2.0), SlowInputs("a"))
+    assert len(paired.candidate_ms) == gpu_clock.MIN_BLOCKS
+
+
+def test_of_a_large_gain_a_wider_interval_is_narrow_enough() -> None:
+    def timed(ratio: float, half_width: float) -> Timing:
+        interval = {"ratio_low": ratio - half_width, "ratio_high": ratio + half_width}
+        return Timing(1.0, 1.0, 1.0, 20, ratio=ratio, **interval)
+
+    assert is_narrow(timed(1.0, 0.0049))
+    assert not is_narrow(timed(1.0, 0.0051))
+    assert not is_narrow(timed(1.2, 0.007))
+    assert is_narrow(timed(1.5, 0.0149))
+    assert is_narrow(timed(7.0, 0.139))
+    assert not is_narrow(timed(7.0, 0.141))
 
 
 def test_without_a_baseline_every_batch_gets_fresh_inputs_too() -> None:

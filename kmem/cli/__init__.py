@@ -28,6 +28,7 @@ the command runs.
 
 import gc
 import signal
+import sys
 
 import click
 
@@ -40,6 +41,11 @@ from kmem.plugins import build_plugin_manager, collect
 #: Objects made before garbage is looked for. Importing torch makes a million that stay, and
 #: Python's own 700 has them walked over and over: a seventh of the time of a command that loads it.
 _GARBAGE_THRESHOLD = 50_000
+#: How long a thread that writes kernels keeps the interpreter from one that judges, in seconds. The
+#: latter gives it up with every operator that it asks for: a module that is built and called three
+#: times in 0.22 s took 3.56 s beside the writing of ResNet18's kernels at Python's own 5 ms, and
+#: 0.33 s at this; the writing took 9.9 and 9.8 s (two cores, CPU, 2026-11-28).
+_SWITCH_INTERVAL_S = 1e-4
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,6 +66,7 @@ for command in BUILT_IN:
 def main() -> None:
     """Run `kmem` with the arguments of the process: built-in commands and those of plugins."""
     gc.set_threshold(_GARBAGE_THRESHOLD)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # Shells start background jobs of scripts with SIGINT ignored, and whatever these start inherits
     # it; a run is stopped by that signal: by Ctrl-C, by the page, by `kmem bench`.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -30,9 +30,15 @@ from kmem.records import Timing
 PAIRING_BUDGET_S = 1.5
 MIN_BLOCKS, MAX_BLOCKS = 10, 40
 #: While the interval is wider than this to either side (something else disturbed the machine), as
-#: many blocks are taken again, at most so many times.
+#: many blocks are taken again, at most so many times. Of a large gain or loss a share of it is
+#: narrow enough: nobody chooses by the third digit of a sevenfold one.
 WIDEST_INTERVAL = 0.005
 MAX_EXTENSIONS = 3
+SHARE_OF_GAIN, WIDEST_OF_ALL = 0.02, 0.02
+#: No further block is begun after so long, once there are `MIN_BLOCKS`: drawing inputs takes longer
+#: than many a call, and nobody else can use the GPU meanwhile. Source: level 3 of KernelBench on
+#: two H100s, 2026-11-28: 31 timings took 10 s each, up to 44 s, a third of all that a GPU was held.
+PAIRING_LIMIT_S = 4.0
 WARMUP_CALLS = 3
 #: Calls of the first batch of a kernel, whose event times choose the number of blocks and are not
 #: kept.
@@ -169,16 +175,24 @@ class _Batches:
     taken again at will would keep those that went well.
     """
 
-    def __init__(self, inputs: TimedInputs, settings: ClockSettings) -> None:
+    def __init__(
+        self, inputs: TimedInputs, settings: ClockSettings, calls: int | None = None
+    ) -> None:
+        """Nothing is timed yet.
+
+        Args:
+            calls: how many sets of inputs each uses; all by default.
+        """
         self._inputs = inputs
         self._settings = settings
+        self._calls = calls or inputs.count
         self._stalls = 0
 
     def sample(self, module: LoadedModule, *, with_seeds: bool) -> list[float]:
         """Event times, ms, of the next batch. Raises as `sample_times`."""
-        names = self._inputs.names(module.worker)
+        names = self._inputs.names(module.worker)[: self._calls]
         while True:
-            seeds = self._inputs.refresh(module.worker)
+            seeds = self._inputs.refresh(module.worker, self._calls)
             batch = Batch(names, len(names), seeds=seeds if with_seeds else None)
             try:
                 return sample_times(module, batch, self._settings).event_ms
@@ -222,17 +236,23 @@ def time_pairs(
     they are timed alike; those of the candidate are collected.
 
     Args:
-        inputs: each set is used once per side of a block.
+        inputs: each set is used once per side of a block; one set alone where calls are long.
         name: of the baseline that the reference is.
         seed: of the bootstrap.
     """
     ours = _first_look(candidate, inputs, settings, host_count=FIRST_CALLS)
     theirs = _first_look(reference, inputs, settings)
-    block_ms = 2 * inputs.count * (max(ours.event_ms) + max(theirs.event_ms) + 0.2)
-    blocks = max(MIN_BLOCKS, min(MAX_BLOCKS, int(PAIRING_BUDGET_S * 1e3 / block_ms)))
-    batches = _Batches(inputs, settings)
+    pair_ms = max(ours.event_ms) + max(theirs.event_ms) + 0.2
+    calls, blocks = share_out(pair_ms, inputs.count)
+    batches = _Batches(inputs, settings, calls)
     candidate_ms: list[tuple[float, ...]] = []
     reference_ms: list[tuple[float, ...]] = []
+    started = time.monotonic()
+
+    def is_over() -> bool:
+        is_long = time.monotonic() - started > PAIRING_LIMIT_S
+        return is_long and len(candidate_ms) >= MIN_BLOCKS
+
     for _ in range(1 + MAX_EXTENSIONS):
         for _ in range(blocks):
             sides: dict[str, list[float]] = {"a": [], "b": []}
@@ -241,10 +261,34 @@ def time_pairs(
                 sides[side] += batches.sample(module, with_seeds=side == "a")
             candidate_ms.append(tuple(sides["a"]))
             reference_ms.append(tuple(sides["b"]))
+            if is_over():
+                break
         timing = pair_samples(candidate_ms, reference_ms, name, seed=seed)
-        if timing.ratio_high - timing.ratio_low <= 2 * WIDEST_INTERVAL * timing.ratio:
+        if is_narrow(timing) or is_over():
             break
     return TimedSamples(timing, min(ours.host_ms), tuple(candidate_ms), tuple(reference_ms))
+
+
+def share_out(pair_ms: float, sets: int) -> tuple[int, int]:
+    """Calls of one side in a row, each on other inputs, and blocks of four sides.
+
+    Args:
+        pair_ms: a call of either side.
+        sets: of inputs, at most so many calls in a row.
+    """
+    fitting = int(PAIRING_BUDGET_S * 1e3 / (2 * MIN_BLOCKS * pair_ms))
+    calls = max(1, min(sets, fitting))
+    blocks = int(PAIRING_BUDGET_S * 1e3 / (2 * calls * pair_ms))
+    return calls, max(MIN_BLOCKS, min(MAX_BLOCKS, blocks))
+
+
+def is_narrow(timing: Timing) -> bool:
+    """Whether the interval of a paired ratio tells enough."""
+    assert timing.ratio is not None and timing.ratio_low is not None
+    assert timing.ratio_high is not None
+    of_gain = min(WIDEST_OF_ALL, SHARE_OF_GAIN * abs(timing.ratio - 1))
+    widest = max(WIDEST_INTERVAL, of_gain) * timing.ratio
+    return timing.ratio_high - timing.ratio_low <= 2 * widest
 
 
 def time_alone(

@@ -51,11 +51,11 @@ class TimedInputs:
             self._of_baselines = self._allocate(self.count)
         return self._of_baselines
 
-    def refresh(self, worker: WorkerProcess) -> list[int]:
-        """Draw fresh values into every set of a worker; their seeds."""
+    def refresh(self, worker: WorkerProcess, count: int | None = None) -> list[int]:
+        """Draw fresh values into a worker's sets, the first so many or all; their seeds."""
         seeds: list[int] = []
         keep = self._keep and torch.cuda.mem_get_info()[0] > _ROOM_RATIO * self._size
-        for shared in self._sets(worker):
+        for shared in self._sets(worker)[:count]:
             self._draws += 1
             seeds.append(self._seed_for("timed", str(self._draws)))
             self._reference.inputs.write_draw(shared, seeds[-1], keep=keep)
