@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
+from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.oracle.answers.answer import Answer, Comparison, InputsChanged
 from kmem.measure.oracle.answers.expected import SlicedExpected
 from kmem.measure.oracle.answers.trivial import trivial_outputs
@@ -35,7 +36,8 @@ from kmem.measure.pool import checksum
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.worker.tensors import Placement
-from kmem.records import Contract, Precision, Problem, Workload
+from kmem.orchestrate.accuracy import near_miss
+from kmem.records import Contract, Kernel, Measurement, Precision, Problem, Status, Workload
 
 INF, NAN = float("inf"), float("nan")
 
@@ -845,4 +847,28 @@ def test_small_results_are_lost_where_eager_keeps_them(
     expected = reference.expect(values, 5)
     found = find_lost(expected, [candidate(values[0])], reference, 5)
     assert (found is not None) is lost, found
+    # whole ranges, which no better sum brings back
+    assert found is None or found.excess > 10
+    reference.close()
+
+
+def test_how_much_is_lost_tells_a_cancellation_from_a_threshold(tmp_path: Path) -> None:
+    reference = reference_of("torch.exp(args[0])", "torch.randn(64, 512)", tmp_path)
+    reference.inputs.fill("tails", 3)
+    expected = reference.expect(reference.inputs.values, 5)
+    right = expected.oracle[0]
+    small = ((right > 1e-30) & (right < 1e-12)).nonzero()[:96]
+    output = right.float()
+    output[small[:, 0], small[:, 1]] *= 2.0  # three times as many as luck may lose
+    found = find_lost(expected, [output], reference, 5)
+    assert found is not None
+    assert found.excess == 3.0
+    # it is told as an error that a climb may mend
+    examination = Examination(Kernel(""), None, Contract(), 60.0, 60.0)  # type: ignore[arg-type]
+    examination.reference = reference
+    with pytest.raises(Refused, match="96 of 32768 elements of output 0 are lost"):
+        examination.compare([output], expected, "tails", 5)
+    assert [(each.family, each.excess) for each in examination.errors] == [("tails", 3.0)]
+    refused = Measurement(Status.WRONG_VALUES, None, False, tuple(examination.errors), log="lost")
+    assert near_miss(refused) is not None
     reference.close()

@@ -36,8 +36,9 @@ class ErrorReport:
     """Accuracy on one input family or of one buffer: relative errors of the kernel and of eager.
 
     Errors are against the float64 oracle. `excess` is the error over its allowance, of the whole
-    output or of its worst row; above 1 the kernel is refused. It is infinite where non-finite
-    values stand in the wrong places.
+    output or of its worst row, or the share of elements that are lost beside their own size over
+    what luck may lose; above 1 the kernel is refused. It is infinite where non-finite values stand
+    in the wrong places.
     """
 
     family: str

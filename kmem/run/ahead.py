@@ -65,6 +65,8 @@ class _Compiled(KmemError):
 class _Beginning(Evaluator):
     """Compiles what a run is about to ask for first, and ends it once it would go on with that."""
 
+    measures = False
+
     def __init__(self, pool: CompilePool) -> None:
         self._pool = pool
         self._compiled = 0

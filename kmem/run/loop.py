@@ -218,7 +218,7 @@ def _write_and_measure(
     """Stages 5 and 6 for a plan; False if nothing was written for it."""
     has_passed = parts.history.best is not None
     by_recipes = all(task.author == RECIPES for task in plan.tasks)
-    if has_passed or not parts.session.present or not by_recipes or parts.run.start:
+    if has_passed or not parts.measurer.takes_time or not by_recipes or parts.run.start:
         candidates = authors.write(plan.tasks, situations, remembered.winners)
     else:
         candidates = _write_beside(number, parts, plan.tasks, situations, authors, remembered)
@@ -240,7 +240,7 @@ def _write_beside(
     """What recipes write for the first tasks of a run, while the likeliest kernel is measured.
 
     Of a graph of forty operators each kernel takes a second to write. The first one of each task
-    is compiled while others are written.
+    is compiled while others are written. Once the minutes are over nothing more is written.
     """
     write = authors.writer(situations, remembered.winners)
 
@@ -251,10 +251,14 @@ def _write_beside(
 
     def write_others() -> list[Candidate]:
         for task in tasks:
+            if parts.clock.is_over():
+                break
             write_first(task)
-        return authors.write_all(tasks, write)
+        else:
+            return authors.write_all(tasks, write)
+        return ahead
 
-    guesses = authors.foresee(tasks, situations)
+    guesses = authors.foresee(tasks, situations, remembered.winners)
     ahead = [
         candidate
         for task in first_tasks(guesses, parts, remembered)
@@ -263,7 +267,7 @@ def _write_beside(
     others = in_background(write_others)
     if ahead:
         _measure_batch(number, parts, ahead, situations, authors)
-    return others.result()
+    return ahead if parts.clock.is_over() else others.result()
 
 
 def _measure_batch(

@@ -1,11 +1,11 @@
 """What has been found about one kernel, one run of it, and one comparison with the reference.
 
-The checks themselves are functions of an `Examination`, in the modules beside this one.
+The checks are functions of an `Examination`, in the modules beside this one.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -308,13 +308,14 @@ class Examination:
             raise Refused(Status.MUTATED_INPUT, f"{family}: {ex}") from ex
         self._hold(compared, noise, family, seed, partial(describe_wrong, expected, values))
         if (share := expected.unlike_share(values)) > UNLIKE_AT_MOST:
-            raise Refused(
-                Status.WRONG_VALUES,
-                f"family {family}: {share:.0%} of the elements are wrong beside their own size; "
-                f"the module takes each by itself",
+            text = (
+                "of the elements are wrong beside their own size; the module takes each by itself"
             )
+            raise Refused(Status.WRONG_VALUES, f"family {family}: {share:.0%} {text}")
         if (lost := find_lost(expected, values, self.loaded_reference, seed)) is not None:
-            raise Refused(Status.WRONG_VALUES, f"family {family}: {lost}")
+            report = self.errors.pop(lost.index - len(compared.found))
+            self.errors.append(replace(report, excess=lost.excess))
+            raise Refused(Status.WRONG_VALUES, f"family {family}: {lost.text}")
         return compared
 
     def compare_spots(self, result: TimedResult, expected: Expected, family: str) -> None:
@@ -339,11 +340,8 @@ class Examination:
         ):
             allowed, row_allowed = allowances(eager, floor, spare)
             excess = error_over_allowance(found, eager, floor, spare)
-            self.errors.append(
-                ErrorReport(
-                    family, seed, found.relative_error, eager.relative_error, allowed, excess
-                )
-            )
+            both = found.relative_error, eager.relative_error
+            self.errors.append(ErrorReport(family, seed, *both, allowed, excess))
             if family == "drawn" and found.beyond_kernelbench:
                 self.flags.add("beyond_kernelbench")
             if not is_within(found, eager, floor, spare):

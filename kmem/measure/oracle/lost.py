@@ -10,6 +10,7 @@ are judged whole; of large ones a sample.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -38,10 +39,23 @@ _SAMPLE = 2**20
 _ROUNDED = 2  # draws of rounded inputs: one may cancel by chance
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What is lost of one output: in a line with what to write instead, and how much it is.
+
+    `excess` is the share of the output's elements over what luck may lose: up to ten, sums that err
+    less may mend it, as where large numbers cancelled; a threshold loses whole ranges.
+    """
+
+    index: int
+    text: str
+    excess: float
+
+
 def find_lost(
     expected: Expected, outputs: Sequence[torch.Tensor], reference: Reference, seed: int
-) -> str | None:
-    """What is lost and what to write instead, in a line; None if nothing is."""
+) -> Lost | None:
+    """The first output of which something is lost; None if nothing is."""
     if not isinstance(expected, WholeExpected) or reference.is_stochastic:
         return None
     if expected.answer.changed_inputs:
@@ -68,11 +82,12 @@ def find_lost(
         if not suspects:
             return None
     index, of = next(iter(suspects.items()))
-    return (
+    text = (
         f"{of.count} of {of.looked_at} elements of output {index} are lost beside their own size, "
         f"{of.example}; eager keeps them. Leave out thresholds, and use forms that keep small "
         f"results: libdevice's expm1, log1p, tanh, erfc, or a series near zero"
     )
+    return Lost(index, text, of.count / (_UNLUCKY_SHARE * of.looked_at))
 
 
 class _Result:

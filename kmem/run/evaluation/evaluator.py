@@ -62,9 +62,12 @@ class Admitted:
 class Evaluator(ABC):
     """Compiles, judges and profiles the kernels of one run.
 
-    One thread uses an evaluator, but another asks for `baselines` meanwhile; `close` ends
-    everything that the evaluator started.
+    One thread uses an evaluator, but meanwhile another asks for `baselines`, and a third one for
+    kernels to `expect`; `close` ends everything that the evaluator started. One that never measures
+    says so by `measures`: then nothing is left to be written beside.
     """
+
+    measures: bool = True
 
     @property
     @abstractmethod

@@ -53,6 +53,11 @@ class Measurer:
         self._sources: set[str] = set()
         self._expected: set[str] = set()  # hashes of what was handed to the compilers
 
+    @property
+    def takes_time(self) -> bool:
+        """Whether a GPU measures, so that other work is done meanwhile."""
+        return self._session.present and self._evaluator.measures
+
     def expect(self, candidates: Sequence[Candidate]) -> None:
         """Have candidates compiled that will be measured, in about this order."""
         kernels = [

@@ -145,19 +145,34 @@ class Authors:
         about = self._reader(situations)
 
         def write_one(task: Task) -> list[Candidate]:
-            remembered = None if task.choices and self.rewrite else _remembered(task, recalled)
-            if remembered is not None:
+            if (remembered := self._recall(task, recalled)) is not None:
                 return [remembered]
             return self._ask(self._authors[task.author].write, about(task))
 
         return write_one
 
     def foresee(
-        self, tasks: Sequence[Task], situations: Mapping[str | None, Situation]
+        self,
+        tasks: Sequence[Task],
+        situations: Mapping[str | None, Situation],
+        recalled: Sequence[Recalled] = (),
     ) -> list[Guess]:
-        """What the first kernel of each task is predicted to take, before any is written."""
+        """The tasks that have a first kernel, and what it is predicted to take if that is known.
+
+        Nothing is written.
+        """
         about = self._reader(situations)
-        return [Guess(task, self._authors[task.author].foresee(about(task))) for task in tasks]
+        guesses = []
+        for task in tasks:
+            if self._recall(task, recalled) is not None:
+                guesses.append(Guess(task, None))
+            elif (time_ms := self._authors[task.author].foresee(about(task))) is not None:
+                guesses.append(Guess(task, time_ms))
+        return guesses
+
+    def _recall(self, task: Task, recalled: Sequence[Recalled]) -> Candidate | None:
+        """The remembered text of a task that no author writes anew."""
+        return None if task.choices and self.rewrite else _remembered(task, recalled)
 
     def _reader(self, situations: Mapping[str | None, Situation]) -> Callable[[Task], Assignment]:
         """Makes a task's assignment, of what is known of the run by now."""

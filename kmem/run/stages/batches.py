@@ -34,8 +34,7 @@ Scout = TypeVar("Scout", Candidate, Guess)
 
 def first_tasks(guesses: Sequence[Guess], parts: Parts, remembered: Remembered) -> list[Task]:
     """The tasks whose first kernels `in_batches` puts ahead of all others in a first round."""
-    scouts = _scouts([guess for guess in guesses if guess.whole_ms is not None], remembered)
-    return [scout.task for scout in _ahead(scouts, parts, remembered)]
+    return [scout.task for scout in _ahead(_scouts(guesses, remembered), parts, remembered)]
 
 
 def in_batches(
