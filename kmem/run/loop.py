@@ -252,11 +252,9 @@ def _write_beside(
     def write_others() -> list[Candidate]:
         for task in tasks:
             if parts.clock.is_over():
-                break
+                return ahead
             write_first(task)
-        else:
-            return authors.write_all(tasks, write)
-        return ahead
+        return authors.write_all(tasks, write)
 
     guesses = authors.foresee(tasks, situations, remembered.winners)
     ahead = [

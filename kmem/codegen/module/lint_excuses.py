@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 def excuse_rules(tree: ast.Module) -> str:
     """Comments that excuse what kernels in a text do for a reason; empty if they do nothing."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, _BREAKERS)]
+    nodes = list(ast.walk(tree))
     found = [(rule, reason) for rule, reason, breaks in _RULES if any(map(breaks, nodes))]
     return "".join(f"# ruff: noqa: {rule} - {reason}\n" for rule, reason in found)
 
@@ -38,7 +38,6 @@ def _only_nests(node: ast.AST) -> bool:
     )
 
 
-_BREAKERS = (ast.Compare, ast.IfExp, ast.If)
 _RULES: tuple[tuple[str, str, Callable[[ast.AST], bool]], ...] = (
     ("PLR0124", "NaN differs from itself", _compares_with_itself),
     ("FURB136", "`min` makes no constant", _is_minimum),

@@ -100,13 +100,13 @@ def find_options(
         recipe = recipes[name]
         with foreign_code(f"the recipe of {name}", RecipeError):
             for site in matching_sites(graphs, recipe, contract):
-                space, ranked = _rank(recipe, site, device)
+                space, ranked = _rank_once(recipe, site, device)
                 if ranked:
                     options.append(SiteOption(recipe, site, space, ranked))
     return options
 
 
-def _rank(recipe: Recipe, site: Site, device: Device) -> tuple[Space, Ranked]:
+def _rank_once(recipe: Recipe, site: Site, device: Device) -> tuple[Space, Ranked]:
     """A site's space and its ranked settings, worked out once.
 
     A run asks for them when it opens, when it writes, and for each rewritten form of the problem,
@@ -115,15 +115,17 @@ def _rank(recipe: Recipe, site: Site, device: Device) -> tuple[Space, Ranked]:
     try:
         kept = _ranked.get((recipe, site))
     except TypeError:  # what a stranger's recipe says about its site cannot be looked up
-        space = recipe.space(site, device)
-        return space, rank_settings(recipe, site, space.settings(), device)
+        return _rank(recipe, site, device)
     if kept is None or kept[0] != device:
         if len(_ranked) >= _MOST_RANKED:
             _ranked.clear()
-        space = recipe.space(site, device)
-        kept = device, space, rank_settings(recipe, site, space.settings(), device)
-        _ranked[recipe, site] = kept
+        _ranked[recipe, site] = kept = (device, *_rank(recipe, site, device))
     return kept[1:]
+
+
+def _rank(recipe: Recipe, site: Site, device: Device) -> tuple[Space, Ranked]:
+    space = recipe.space(site, device)
+    return space, rank_settings(recipe, site, space.settings(), device)
 
 
 def matching_sites(
@@ -176,7 +178,7 @@ def smaller_options(
     for name, site in find_smaller_sites(graphs, recipes, contract, known):
         recipe = recipes[name]
         with foreign_code(f"the recipe of {name}", RecipeError):
-            space, ranked = _rank(recipe, site, device)
+            space, ranked = _rank_once(recipe, site, device)
         if ranked and all(operand.spec.numel for operand in (*site.inputs, *site.outputs)):
             found.append(SiteOption(recipe, site, space, ranked, site.nodes))
     return found

@@ -102,18 +102,17 @@ class _Moved(TorchDispatchMode):
         """
         if not mean.numel():  # the means are given
             return
-        weight = arguments[2 if operator.overloadpacket is _aten.native_layer_norm else 1]
+        is_of_rows = operator.overloadpacket is _aten.native_layer_norm
+        weight = arguments[2 if is_of_rows else 1]
         sizes = torch.empty_like(mean).uniform_(0.5, 1.5, generator=self._generator(mean.device))
         shift = sizes.mul_(self._step).mul_(mean).mul_(scale)
-        if operator.overloadpacket is not _aten.native_layer_norm:
-            channels = normalised.shape[1]
-            shift = shift.reshape(-1, mean.shape[-1]).repeat_interleave(
-                channels // mean.shape[-1], 1
-            )
-            shift = shift if weight is None else shift * weight
-            normalised.add_(shift.reshape(-1, channels, *(1,) * (normalised.dim() - 2)))
-        else:
-            normalised.add_(shift if weight is None else shift * weight)
+        if not is_of_rows:  # by channel, of which a group has several
+            each = normalised.shape[1] // mean.shape[-1]
+            shift = shift.reshape(-1, mean.shape[-1]).repeat_interleave(each, 1)
+        shift = shift if weight is None else shift * weight
+        if not is_of_rows:
+            shift = shift.reshape(*shift.shape, *(1,) * (normalised.dim() - 2))
+        normalised.add_(shift)
 
     def _moved_operand(self, value: object) -> object:
         return value * self._coins(value).add_(1) if _is_wide(value) else value
