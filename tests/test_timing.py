@@ -18,9 +18,9 @@ from kmem.measure.timing.gpu_clock import (
     ClockSettings,
     LoadedModule,
     TimedSamples,
+    calls_in_a_row,
     is_narrow,
     sample_times,
-    share_out,
     time_alone,
     time_pairs,
 )
@@ -306,13 +306,8 @@ def test_long_calls_are_timed_on_one_set_of_inputs_at_a_time() -> None:
     paired = pair(candidate, reference, inputs)
     assert paired.timing.ratio == 20.0
     assert candidate.asked == reference.asked == [5] + [1] * 20
-    # as many calls in a row as fit, and as many blocks as the calls leave time for
-    assert [share_out(ms, 3) for ms in (0.3, 12.0, 30.0, 200.0)] == [
-        (3, 40),
-        (3, 20),
-        (2, 12),
-        (1, 10),
-    ]
+    # as many calls in a row as fit
+    assert [calls_in_a_row(ms, 3) for ms in (0.3, 12.0, 30.0, 200.0)] == [3, 3, 2, 1]
 
 
 def test_a_pairing_of_calls_that_take_long_to_prepare_ends() -> None:
@@ -324,7 +319,7 @@ def test_a_pairing_of_calls_that_take_long_to_prepare_ends() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_clock, "PAIRING_LIMIT_S", 0.5)
         paired = pair(DisturbedWorker(1.0, 10_000), FakeWorker(2.0), SlowInputs("a"))
-    assert len(paired.candidate_ms) == gpu_clock.MIN_BLOCKS
+    assert len(paired.candidate_ms) == gpu_clock.ROUND_BLOCKS
 
 
 def test_of_a_large_gain_a_wider_interval_is_narrow_enough() -> None:
