@@ -4,6 +4,7 @@
 - own_precision.py: running products as a GPU's eager has them.
 - forward.py: what surrounds one forward: room on the device, flags, float64.
 - slices.py: whether a large module can be taken slice by slice.
+- adding.py: a module whose results add up over its rows, in float64 piece by piece.
 - copies.py: a copy of a module whose functions use the copy.
 - module.py: the problem's module as the judge runs it: eager, and in float64.
 - parameters.py: a second set of parameters and buffers.

@@ -15,6 +15,7 @@ import torch
 
 from kmem.errors import ProblemError
 from kmem.measure.oracle.correctness import error_floor
+from kmem.measure.oracle.running.adding import Adding, find_adding
 from kmem.measure.oracle.running.copies import copy_module
 from kmem.measure.oracle.running.forward import (
     UNDEFINED,
@@ -70,6 +71,7 @@ class ReferenceModule:
         self.device = device
         self.ran_on_cpu = False  # the float64 forward, for want of device memory
         self._double: torch.nn.Module | None = None
+        self._adding: Adding | None = None  # known once the float64 forward found no room
         self._namespace = execute_problem(problem, workload)
         torch.manual_seed(seed)
         self.model = build_model(self._namespace, device, contract.precision)
@@ -187,22 +189,55 @@ class ReferenceModule:
 
     # ---- in float64
 
-    def run_oracle(self, values: Sequence[object], seed: int, *, calls: int = 1) -> Forward:
-        """The answer in float64, computed on the CPU if the device has no room.
+    def run_oracle(
+        self, values: Sequence[object], seed: int, *, calls: int = 1, may_cut: bool = False
+    ) -> Forward:
+        """The answer in float64, in pieces or on the CPU if the device has no room.
 
         Args:
             calls: as for `run_eager`.
+            may_cut: whether to try pieces, of one call of a module that draws no random numbers.
         """
+        if may_cut and self._adding is not None:
+            return self._add_up(self._adding, values, seed)
         try:
             return self.run_double(values, seed, calls=calls)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
+        if may_cut and self.parameter_names == set(self.initial_state):
+            try:
+                self._adding = self._find_adding(values, seed)
+                if self._adding is not None:
+                    return self._add_up(self._adding, values, seed)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
         logger.info("the float64 oracle does not fit %s; it runs on the CPU", self.device)
         self.ran_on_cpu = True
         self._double = None  # what was cut off may have changed its buffers
         on_cpu = [value.cpu() if isinstance(value, torch.Tensor) else value for value in values]
         ran = self._run_double(copy_module(self._double_model()).cpu(), on_cpu, seed, calls)
         return replace(ran, outputs=tuple(value.to(self.device) for value in ran.outputs))
+
+    def _find_adding(self, values: Sequence[object], seed: int) -> Adding | None:
+        self._double = None  # what was cut off may have changed it
+        dtypes = [value.dtype for value in values if isinstance(value, torch.Tensor)]
+        floor = max(map(self.floor_for, dtypes), default=0.0)
+        return find_adding(
+            self.eager_run(seed),
+            lambda values: self.run_double(values, seed).outputs,
+            values,
+            floor,
+        )
+
+    def _add_up(self, adding: Adding, values: Sequence[object], seed: int) -> Forward:
+        last: list[Forward] = []
+
+        def run(part: Sequence[object]) -> tuple[torch.Tensor, ...]:
+            last[:] = [self.run_double(part, seed)]
+            return last[0].outputs
+
+        outputs = adding.run(run, values)
+        return replace(last[0], outputs=outputs)
 
     def run_double(self, values: Sequence[object], seed: int, *, calls: int = 1) -> Forward:
         """The answer in float64. Raises torch.OutOfMemoryError: if the device has no room.
