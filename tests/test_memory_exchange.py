@@ -128,6 +128,25 @@ def test_a_directory_merges_all_its_files(filled: Memory, tmp_path: Path) -> Non
             import_outcomes(fresh, tmp_path / "empty")
 
 
+def test_an_export_leaves_out_what_others_have_already(filled: Memory, tmp_path: Path) -> None:
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    before = _export(filled, shipped / "a.jsonl").decode()
+    filled.ledger.record(make_outcome(7.0))
+    for redact in (False, True):
+        new = _export(filled, tmp_path / "new.jsonl", without=shipped, redact=redact, force=True)
+        (outcome,) = [line for line in map(json.loads, new.splitlines()) if "hash" in line]
+        assert outcome["outcome"]["latency_ms"] == 7.0
+    with Memory(tmp_path / "theirs.db") as theirs, Memory(tmp_path / "all.db") as every:
+        import_outcomes(theirs, shipped)
+        _export(filled, tmp_path / "new.jsonl", without=shipped / "a.jsonl", force=True)
+        assert import_outcomes(theirs, tmp_path / "new.jsonl").outcomes == 1
+        _export(filled, tmp_path / "all.jsonl")
+        import_outcomes(every, tmp_path / "all.jsonl")
+        assert _export(theirs, tmp_path / "t.jsonl") == _export(every, tmp_path / "e.jsonl")
+    assert before == (shipped / "a.jsonl").read_text()
+
+
 def test_a_retraction_counts_even_if_it_arrives_before_its_outcome(tmp_path: Path) -> None:
     outcome = make_outcome()
     with Memory(tmp_path / "kmem.db") as memory:

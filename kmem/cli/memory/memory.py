@@ -56,11 +56,17 @@ def memory(ctx: click.Context) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @takes(SharingOptions)
 @click.option(
+    "--without",
+    metavar="PATH",
+    type=click.Path(exists=True, path_type=Path),
+    help="Leave out what PATH holds, an exported file or a directory of them: what is new goes.",
+)
+@click.option(
     "--force",
     is_flag=True,
     help="Replace FILE even if it is no export, or holds more than the new one.",
 )
-def export(file: Path, options: SharingOptions, force: bool) -> None:
+def export(file: Path, options: SharingOptions, without: Path | None, force: bool) -> None:
     """Write every outcome and retraction to FILE as JSON lines, each under its content hash.
 
     FILE is replaced when all is written, by nothing that holds less.
@@ -73,7 +79,12 @@ def export(file: Path, options: SharingOptions, force: bool) -> None:
         if options.licence is not None:
             store.contributors.set_licence(store.contributors.own_name, options.licence)
         written = export_outcomes(
-            store, file, sources=options.sources, redact=options.redact, force=force
+            store,
+            file,
+            sources=options.sources,
+            redact=options.redact,
+            force=force,
+            without=without,
         )
     click.echo(f"{file}: {_count(written)}", err=True)
 

@@ -30,6 +30,7 @@ from kmem.memory.team.lines import (
     read_lines,
     read_texts,
     read_what_is_whole,
+    record_hashes,
     retraction_lines,
     settlement_lines,
 )
@@ -69,6 +70,7 @@ def export_outcomes(
     sources: bool = True,
     redact: bool = False,
     force: bool = False,
+    without: Path | None = None,
 ) -> Exchanged:
     """Write every outcome, settlement and retraction to a file.
 
@@ -80,12 +82,16 @@ def export_outcomes(
             and timings only.
         redact: leave out all that redaction.py names; implies no sources.
         force: replace whatever is there.
+        without: an exported file or a directory of them, whose records are left out.
 
     Raises:
         OutputError: if the file cannot be written, or what is there would be lost.
+        MemoryStoreError: if there is no export at `without`.
     """
     written = Exchanged(0, 0, 0)
-    lines = outcome_lines(memory, _stored_outcomes(memory), sources=sources, redact=redact)
+    known = set[str]() if without is None else set().union(*map(record_hashes, _exports(without)))
+    rows = (row for row in _stored_outcomes(memory) if row["hash"] not in known)
+    lines = outcome_lines(memory, rows, sources=sources, redact=redact)
     kernels = set[str]()  # several outcomes may be of one
     with replace_export(path, force=force) as file:
         names = {} if redact else memory.contributors.names()
@@ -96,10 +102,12 @@ def export_outcomes(
             written += Exchanged(1, 0, 0)
             if '"kernel": {' in line:
                 kernels.add(json.loads(line)["outcome"]["source_hash"])
-        for line in settlement_lines(outgoing_settlements(memory, redact=redact)):
+        settlements = outgoing_settlements(memory, redact=redact)
+        for line in settlement_lines(each for each in settlements if each.hash not in known):
             file.write(line + "\n")
             written += Exchanged(0, 0, 0, 1)
-        for line in retraction_lines(memory.ledger.retractions()):
+        retractions = memory.ledger.retractions()
+        for line in retraction_lines(each for each in retractions if each.hash not in known):
             file.write(line + "\n")
             written += Exchanged(0, 1, 0)
     return written + Exchanged(0, 0, len(kernels))
@@ -137,17 +145,22 @@ def import_outcomes(memory: Memory, path: Path) -> Exchanged:
             names the file and line. Lines of earlier transactions stay merged, and merging the
             mended file again is safe.
     """
+    total = Exchanged(0, 0, 0)
+    with _no_collection():
+        for file in _exports(path):
+            total += _merge_lines(memory, read_lines(file))
+    return total
+
+
+def _exports(path: Path) -> list[Path]:
+    """The file, or every *.jsonl of the directory, in order of name."""
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise MemoryStoreError(
             f"Directory {path} holds no *.jsonl file; "
             "name a file or directory that `kmem memory export` wrote"
         )
-    total = Exchanged(0, 0, 0)
-    with _no_collection():
-        for file in files:
-            total += _merge_lines(memory, read_lines(file))
-    return total
+    return files
 
 
 def merge_own_texts(memory: Memory, texts: Sequence[str], place: str) -> Exchanged:

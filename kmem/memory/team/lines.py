@@ -103,6 +103,19 @@ def settlement_lines(settlements: Iterable[Settlement]) -> Iterator[str]:
         )
 
 
+def record_hashes(path: Path) -> set[str]:
+    """The hashes of a file's records, and of redacted ones the hashes of their originals."""
+    found = set[str]()
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            try:
+                data = json.loads(line)
+                found.update(data[key] for key in ("hash", "redacts") if key in data)
+            except (ValueError, TypeError):
+                continue  # a line of nobody's: nothing that an import would take
+    return found
+
+
 def read_lines(file: Path) -> Iterator[Line]:
     """The lines of an exported file, in order.
 

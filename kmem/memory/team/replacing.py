@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kmem.errors import OutputError
+from kmem.memory.team.lines import record_hashes
 
 _INSIST = "export to another path, or say --force"
 
@@ -66,7 +67,7 @@ def _refuse_loss(path: Path, new: Path) -> None:
     """Refuse to put `new` in the place of an export that holds more."""
     if not path.exists():
         return
-    lost = _records(path) - _records(new)
+    lost = record_hashes(path) - record_hashes(new)
     if lost:
         raise OutputError(
             f"File {path} holds {len(lost)} records that this memory lacks and that would be lost; "
@@ -77,16 +78,3 @@ def _refuse_loss(path: Path, new: Path) -> None:
             f"File {path} says more of the same records, such as the texts of kernels, which would "
             f"be lost; {_INSIST}"
         )
-
-
-def _records(path: Path) -> set[str]:
-    """The hashes of a file's records, and of redacted ones the hashes of their originals."""
-    found = set[str]()
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                data = json.loads(line)
-                found.update(data[key] for key in ("hash", "redacts") if key in data)
-            except (ValueError, TypeError):
-                continue  # a line of nobody's: nothing that an import would take
-    return found
