@@ -12,7 +12,7 @@ import torch
 from kmem.measure.oracle.answers.answer import Answer
 from kmem.measure.oracle.answers.elements import is_elementwise_at
 from kmem.measure.oracle.inputs.filled import ReferenceInputs
-from kmem.measure.oracle.running.forward import UNDEFINED, layouts_of, tensor_bytes
+from kmem.measure.oracle.running.forward import PROCESS_STATE, UNDEFINED, layouts_of, tensor_bytes
 from kmem.measure.oracle.running.module import ReferenceModule
 from kmem.measure.oracle.running.randomness import are_random, has_drawn
 from kmem.measure.oracle.running.slices import (
@@ -59,10 +59,10 @@ def explore_module(
     if _modifies_inputs(module, inputs, values, seed):
         return ModuleKind(is_stochastic=False)  # each call starts from other values
     first = module.run_eager(values, seed + 1)
-    second = module.run_eager(values, seed)
-    if are_random(
-        first.outputs, second.outputs, module.floor_for, drew=has_drawn(module.device, seed)
-    ):
+    with PROCESS_STATE:
+        second = module.run_eager(values, seed)
+        drew = has_drawn(module.device, seed)
+    if are_random(first.outputs, second.outputs, module.floor_for, drew=drew):
         return ModuleKind(is_stochastic=True)
     changed_buffers, aliases_inputs = first.changed_buffers, first.aliases_inputs
     del first

@@ -18,7 +18,7 @@ import torch
 from kmem.measure.oracle.inputs.drawing import draw_into
 from kmem.measure.oracle.inputs.families import apply_family
 from kmem.measure.oracle.inputs.traits import find_traits_in_turn, input_traits
-from kmem.measure.oracle.running.forward import seed_generators, tensor_bytes
+from kmem.measure.oracle.running.forward import PROCESS_STATE, seed_generators, tensor_bytes
 from kmem.measure.oracle.running.module import ReferenceModule, encodable_values
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.worker.tensors import Placement
@@ -104,8 +104,9 @@ class ReferenceInputs:
 
     def draw(self, seed: int) -> list[object]:
         """Fresh inputs as the problem makes them, in memory of their own."""
-        seed_generators(seed, self._module.device)
-        return self._module.build_inputs()
+        with PROCESS_STATE:
+            seed_generators(seed, self._module.device)
+            return self._module.build_inputs()
 
     def fill(self, family: str, seed: int) -> None:
         """Overwrite the shared inputs with one family; the same for the same family and seed."""
@@ -129,7 +130,8 @@ class ReferenceInputs:
         if not keep:
             torch.cuda.empty_cache()
         make, device = self._module.build_inputs, self._module.device
-        values = draw_into(shared.values, make, seed=seed, device=device)
+        with PROCESS_STATE:
+            values = draw_into(shared.values, make, seed=seed, device=device)
         shared.write(values)
         del values
         if not keep:

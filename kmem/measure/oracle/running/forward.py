@@ -4,6 +4,7 @@ In order: room on the device, flags, float64, and what is made of the tensors th
 out.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -16,6 +17,11 @@ from kmem.records import Precision, Problem
 
 #: Half the distance between neighbours in TF32, which has ten bits of mantissa.
 _TF32_ROUNDING = 2.0**-11
+#: Torch's random numbers, default type and flags belong to the whole process, and baselines get
+#: their inputs in a thread of their own: whoever draws or runs the module holds this meanwhile.
+#: Source: level 1 of KernelBench on H100s, 2026-11-28: two of 1,080 candidates were told that they
+#: had written to inputs, which had been drawn beside a baseline's.
+PROCESS_STATE = threading.RLock()
 #: What a module raises for sizes and values that it has no answer for.
 UNDEFINED = (RuntimeError, ValueError, IndexError, AssertionError)
 
@@ -39,41 +45,45 @@ def room_for(problem: Problem) -> Iterator[None]:
 
 @contextmanager
 def contract_flags(precision: Precision) -> Iterator[None]:
-    """PyTorch's default flags, with TF32 matmul under a TF32 contract.
+    """PyTorch's default flags, with TF32 matmul under a TF32 contract, in one thread at a time.
 
     The flags that were found are put back.
     """
-    matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = precision is Precision.TF32
-    torch.backends.cudnn.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    with PROCESS_STATE:
+        found = matmul.allow_tf32, cudnn.allow_tf32
+        matmul.allow_tf32, cudnn.allow_tf32 = precision is Precision.TF32, True
+        try:
+            yield
+        finally:
+            matmul.allow_tf32, cudnn.allow_tf32 = found
 
 
 @contextmanager
 def in_double(problem: Problem) -> Iterator[None]:
     """Run the module's forward for the oracle: what it makes or casts itself is float64 too.
 
+    In one thread at a time.
+
     Raises ProblemError: if the forward raises something that is no answer to values or sizes, as a
     Triton kernel of the module does that cannot be compiled for float64.
     """
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        with Widening():
-            yield
-    except (*UNDEFINED, KmemError):
-        raise
-    except Exception as ex:
-        raise ProblemError(
-            f"{problem.path}: forward does not run in float64, in which the right answer is "
-            f"computed: {first_line(ex)}; "
-            "write the module with PyTorch's operators"
-        ) from ex
-    finally:
-        torch.set_default_dtype(default)
+    with PROCESS_STATE:
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with Widening():
+                yield
+        except (*UNDEFINED, KmemError):
+            raise
+        except Exception as ex:
+            raise ProblemError(
+                f"{problem.path}: forward does not run in float64, in which the right answer is "
+                f"computed: {first_line(ex)}; "
+                "write the module with PyTorch's operators"
+            ) from ex
+        finally:
+            torch.set_default_dtype(default)
 
 
 def seed_generators(seed: int, device: torch.device) -> None:

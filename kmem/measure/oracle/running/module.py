@@ -18,6 +18,7 @@ from kmem.measure.oracle.correctness import error_floor
 from kmem.measure.oracle.running.adding import Adding, find_adding
 from kmem.measure.oracle.running.copies import copy_module
 from kmem.measure.oracle.running.forward import (
+    PROCESS_STATE,
     UNDEFINED,
     contract_flags,
     copy_of_view,
@@ -73,8 +74,9 @@ class ReferenceModule:
         self._double: torch.nn.Module | None = None
         self._adding: Adding | None = None  # known once the float64 forward found no room
         self._namespace = execute_problem(problem, workload)
-        torch.manual_seed(seed)
-        self.model = build_model(self._namespace, device, contract.precision)
+        with PROCESS_STATE:
+            torch.manual_seed(seed)
+            self.model = build_model(self._namespace, device, contract.precision)
         arguments = (
             list(self._namespace.get_init_inputs())
             if hasattr(self._namespace, "get_init_inputs")
