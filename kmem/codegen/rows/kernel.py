@@ -38,7 +38,7 @@ from kmem.codegen.regions.region import Region
 from kmem.codegen.rows.access import RowAccess, row_access
 from kmem.codegen.rows.bodies import NUMBER, TICKET, RowBodies
 from kmem.codegen.rows.launching import allocations, assignments, indent
-from kmem.codegen.rows.passes import RowPasses
+from kmem.codegen.rows.passes import SHARING, RowPasses
 from kmem.codegen.rows.space import (
     LOOPS,
     fit_settings,
@@ -230,7 +230,7 @@ class _Writer:
         known = {key: value for key, value in self.constants.items() if key != "WAIT"}
         lines = assignments(known) + allocations(self.passes.region)
         lines += [_scratch(name, "ROWS", "torch.float32") for name in self.totals]
-        if strategy in ("shared", "split", "pipelined"):
+        if strategy in SHARING:
             lines += [
                 _scratch(state.parts, "ROWS * SPLIT", f"torch.{state.dtype}") for state in states
             ]

@@ -13,6 +13,9 @@ from kmem.codegen.rows.access import RowAccess
 from kmem.codegen.rows.launching import indent
 from kmem.problem.operators.expressions import Helper
 
+#: Strategies under which several programs write the elements of one row.
+SHARING = ("shared", "split", "pipelined")
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -59,6 +62,7 @@ class RowPasses:
         self.stages = self.region.passes()
         self.reduces = [item for item in self.region.statements if isinstance(item, Reduce)]
         self.pass_count = max(self.stages[item.names[0]] for item in self.reduces)
+        self.apart = self._find_apart()
         for item in self.reduces:
             self.helpers.update(REDUCTIONS[item.kind].helpers)
 
@@ -112,6 +116,24 @@ class RowPasses:
         """The stores of values that change along the row."""
         return [store for store in self.region.stores if not store.is_row]
 
+    def _find_apart(self) -> list[Load | Map]:
+        """Row-level statements that one program of a row needs, which stores their results.
+
+        Where several programs share a row the others must not load a buffer that this one changes.
+        """
+        if self.strategy not in SHARING or not self.region.has_element_output:
+            return []
+        needed = {store.value for store in self.element_stores()}
+        found = []
+        for item in reversed(self.region.statements):
+            if isinstance(item, Reduce):
+                needed.add(item.read)
+            elif item.name in needed:
+                needed.update(item.reads if isinstance(item, Map) else ())
+            elif not self.levels[item.name]:
+                found.append(item)
+        return found[::-1]
+
     def _has_moments(self, number: int) -> bool:
         return any(item.kind == "moments" for item in self.reduces_of(number))
 
@@ -138,6 +160,7 @@ class RowPasses:
                 if not isinstance(item, Reduce)
                 and not self.levels[item.name]
                 and self.stages[item.name] == stage
+                and item not in self.apart
             ),
             "",
         )
@@ -252,7 +275,8 @@ class RowPasses:
 
     def write_rows(self, *, only_first: bool) -> list[str]:
         """Row-level results; with `only_first` by the first program of a row alone."""
-        lines = [self.store(store) for store in self.region.stores if store.is_row]
+        lines = self.write_all(self.apart, "")
+        lines += [self.store(store) for store in self.region.stores if store.is_row]
         totals = self.region.total.values if self.region.total else ()
         lines += [
             f"tl.store(t{index} + row, tl.broadcast_to({value}, (BK, 1)), mask=k_valid)"
