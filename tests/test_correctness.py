@@ -872,3 +872,34 @@ def test_how_much_is_lost_tells_a_cancellation_from_a_threshold(tmp_path: Path) 
     refused = Measurement(Status.WRONG_VALUES, None, False, tuple(examination.errors), log="lost")
     assert near_miss(refused) is not None
     reference.close()
+
+
+#: A square of a transposed convolution and what is added to it, elements of the latter's shape.
+CONVOLVED = "F.conv_transpose1d(args[0], args[0].new_tensor([[[0.9, -1.3, 0.7, 1.1]]]), stride=2)"
+SQUARED = f"({CONVOLVED} + args[1]).square()"
+#: The same under a name that says nothing of cuDNN, which has fp32 operands in TF32.
+OF_PRODUCTS = SQUARED.replace("F.conv_transpose1d", "getattr(F, 'co' + 'nv_transpose1d')")
+
+
+@pytest.mark.parametrize(
+    ("forward", "dropped", "is_refused"),
+    [(SQUARED, 0.0, False), (SQUARED, 0.1, True), (OF_PRODUCTS, 0.0, True)],
+)
+def test_elements_may_err_by_what_tf32_costs_a_gpu_for_which_the_cpu_stands_in(
+    forward: str, dropped: float, is_refused: bool, tmp_path: Path
+) -> None:
+    parts = "torch.randn(64, 1, 255), torch.randn(64, 1, 512)"
+    reference = reference_of(forward, parts, tmp_path)
+    reference.inputs.fill("large", 3)
+    x, added = reference.inputs.values
+    expected = reference.expect([x, added], 5)
+    assert expected.answer.is_elementwise
+    in_tf32 = ((x.view(torch.int32) + 0x1000) & -8192).view(torch.float32)
+    output = reference.module.run_oracle([in_tf32, added], 5).outputs[0].float()
+    output[output < output.quantile(dropped)] = 0.0
+    found = find_lost(expected, [output], reference, 5)
+    assert (found is not None) is is_refused, found
+    if found is not None:
+        assert "beside their own size; the module takes each by itself" in found.text
+        assert found.excess > 1
+    reference.close()

@@ -5,11 +5,14 @@ held to what eager reaches at results of about the same size. Where that says no
 right answer are asked how far they get: inputs moved by one rounding, and definitions of operators
 in place of a vendor's kernels. What these lose as well is forgiven.
 
+Where a module takes each element by itself, no element may be wrong beside its own size, small or
+not (answers/elements.py).
+
 Covered: floating results of modules that neither draw random numbers nor modify inputs, and that
 are judged whole; of large ones a sample.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,7 +20,7 @@ import torch
 from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kmem.measure.oracle.answers.elements import input_magnitude
+from kmem.measure.oracle.answers.elements import UNLIKE_AT_MOST, input_magnitude, unlike_share
 from kmem.measure.oracle.answers.expected import Expected, WholeExpected
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.running.forward import UNDEFINED, round_once
@@ -58,6 +61,10 @@ def find_lost(
     """The first output of which something is lost; None if nothing is."""
     if not isinstance(expected, WholeExpected) or reference.is_stochastic:
         return None
+    if expected.answer.is_elementwise:
+        unlike = _find_unlike(expected, outputs, reference, seed)
+        if unlike is not None:
+            return unlike
     if expected.answer.changed_inputs:
         return None
     suspects = {}
@@ -88,6 +95,45 @@ def find_lost(
         f"results: libdevice's expm1, log1p, tanh, erfc, or a series near zero"
     )
     return Lost(index, text, of.count / (_UNLUCKY_SHARE * of.looked_at))
+
+
+def _find_unlike(
+    expected: WholeExpected, outputs: Sequence[torch.Tensor], reference: Reference, seed: int
+) -> Lost | None:
+    """The output of which most elements are wrong beside their own size, if these are too many.
+
+    Where the CPU stands in for a GPU, eager there has the operands of convolutions in TF32, and so
+    may the candidate: it errs no more than that costs an element. What lies at an element's own
+    place is no such operand.
+    """
+    others = [expected.eager]
+    shares = _unlike_shares(expected, outputs, others)
+    if max(shares) > UNLIKE_AT_MOST and reference.module.stands_in:
+        own = {output.shape for output in expected.oracle}
+        others += _moved(expected.values, reference, seed, keep=own)
+        shares = _unlike_shares(expected, outputs, others)
+    worst = max(shares)
+    if worst <= UNLIKE_AT_MOST:
+        return None
+    index = shares.index(worst)
+    text = (
+        f"{worst:.0%} of the elements of output {index} are wrong beside their own size; the "
+        f"module takes each by itself"
+    )
+    return Lost(index, text, worst / UNLIKE_AT_MOST)
+
+
+def _unlike_shares(
+    expected: WholeExpected,
+    outputs: Sequence[torch.Tensor],
+    others: Sequence[Sequence[torch.Tensor]],
+) -> list[float]:
+    by_output = zip(*others, strict=True)
+    every = zip(outputs, expected.oracle, by_output, expected.answer.floors, strict=True)
+    return [
+        unlike_share(output, oracle, known, input_magnitude(expected.values, oracle.shape), floor)
+        for output, oracle, known, floor in every
+    ]
 
 
 class _Result:
@@ -140,17 +186,32 @@ def _other_ways(
     values: Sequence[object], reference: Reference, seed: int
 ) -> Iterator[tuple[torch.Tensor, ...]]:
     """The module's outputs by other ways, each as good as eager."""
-    module = reference.module
-    for draw in range(_ROUNDED):
-        generator = torch.Generator(device=reference.device).manual_seed(seed + draw)
-        moved = round_once(values, generator, to_tf32=module.stands_in)
-        yield module.run_oracle(moved, seed).outputs
+    yield from _moved(values, reference, seed)
     try:
         with _ByDefinition():
-            found = module.run_eager(values, seed).outputs
+            found = reference.module.run_eager(values, seed).outputs
     except (*UNDEFINED, NotImplementedError):
         return
     yield found
+
+
+def _moved(
+    values: Sequence[object],
+    reference: Reference,
+    seed: int,
+    *,
+    keep: Collection[torch.Size] = (),
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The right answers to inputs moved by one rounding; those of shapes to `keep` stay."""
+    module = reference.module
+    for draw in range(_ROUNDED):
+        generator = torch.Generator(device=reference.device).manual_seed(seed + draw)
+        rounded = round_once(values, generator, to_tf32=module.stands_in)
+        moved = [
+            value if isinstance(value, torch.Tensor) and value.shape in keep else other
+            for value, other in zip(values, rounded, strict=True)
+        ]
+        yield module.run_oracle(moved, seed).outputs
 
 
 class _ByDefinition(TorchDispatchMode):

@@ -23,24 +23,27 @@ UNLIKE_AT_MOST = 1 / 64
 def unlike_share(
     output: torch.Tensor,
     oracle: torch.Tensor,
-    eager: torch.Tensor,
+    others: Sequence[torch.Tensor],
     magnitude: torch.Tensor,
     floor: float,
 ) -> float:
     """The share of finite elements that are wrong beside their own magnitude.
 
     Args:
+        others: answers that are as good as any: eager's first.
         magnitude: of the inputs at each place, as `input_magnitude` gives it.
         floor: the error allowed in a result of this type.
     """
     if not output.is_floating_point() or not output.numel():
         return 0.0
     right = oracle.double()
-    found, own = (value.to(right.device).double() for value in (output, eager))
+    found, *known = (value.to(right.device).double() for value in (output, *others))
     share = max(_SHARE, _ROUNDINGS * ROUNDING.get(output.dtype, 2.0**-4))
-    allowed = torch.maximum(share * right.abs(), _EAGER * (own - right).abs())
-    allowed = torch.maximum(allowed, _FLOORS * floor * magnitude)
-    counted = torch.isfinite(right) & torch.isfinite(found) & torch.isfinite(own)
+    allowed = torch.maximum(share * right.abs(), _FLOORS * floor * magnitude)
+    counted = torch.isfinite(right) & torch.isfinite(found)
+    for other in known:
+        allowed = torch.maximum(allowed, _EAGER * (other - right).abs())
+        counted &= torch.isfinite(other)
     unlike = counted & ((found - right).abs() > allowed)
     return unlike.double().mean().item()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from kmem.measure.oracle.answers.answer import Answer, Comparison, InputsChanged
-from kmem.measure.oracle.answers.elements import fill_undefined_rows, input_magnitude, unlike_share
+from kmem.measure.oracle.answers.elements import fill_undefined_rows
 from kmem.measure.oracle.answers.origins import FindOrigins
 from kmem.measure.oracle.answers.trial import Trial
 from kmem.measure.oracle.answers.trivial import trivial_outputs
@@ -71,13 +71,6 @@ class Expected(ABC):
 
         Known once something was compared.
         """
-
-    def unlike_share(self, outputs: Sequence[torch.Tensor]) -> float:
-        """The largest share of an output's elements that are wrong beside their own magnitude.
-
-        Known for modules that take each element by itself; 0.0 for others.
-        """
-        return 0.0
 
     def without_undefined(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Outputs with eager's rows of zeros where they have rows of NaN.
@@ -153,16 +146,6 @@ class WholeExpected(Expected):
     @property
     def is_kept(self) -> bool:
         return sum(value.nbytes for value in (*self.eager, *self.oracle)) <= KEPT_BYTES
-
-    def unlike_share(self, outputs: Sequence[torch.Tensor]) -> float:
-        if not self.answer.is_elementwise:
-            return 0.0
-        return max(
-            unlike_share(output, oracle, eager, input_magnitude(self.values, oracle.shape), floor)
-            for output, oracle, eager, floor in zip(
-                outputs, self.oracle, self.eager, self.answer.floors, strict=True
-            )
-        )
 
     def without_undefined(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         return [
