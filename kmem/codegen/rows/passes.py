@@ -117,20 +117,25 @@ class RowPasses:
         return [store for store in self.region.stores if not store.is_row]
 
     def _find_apart(self) -> list[Load | Map]:
-        """Row-level statements that one program of a row needs, which stores their results.
+        """Row-level statements that nothing needs but buffers which a forward changes.
 
-        Where several programs share a row the others must not load a buffer that this one changes.
+        Where several programs write a row one changes the buffer, and no other may load it.
         """
         if self.strategy not in SHARING or not self.region.has_element_output:
             return []
-        needed = {store.value for store in self.element_stores()}
+        changed = {store.value for store in self.region.stores if store.in_place}
+        kept = {store.value for store in self.region.stores if not store.in_place}
+        kept.update(self.region.total.values if self.region.total else ())
         found = []
         for item in reversed(self.region.statements):
             if isinstance(item, Reduce):
-                needed.add(item.read)
-            elif item.name in needed:
-                needed.update(item.reads if isinstance(item, Map) else ())
-            elif not self.levels[item.name]:
+                kept.add(item.read)
+                continue
+            reads = item.reads if isinstance(item, Map) else ()
+            if item.name in kept:
+                kept.update(reads)
+            elif item.name in changed:
+                changed.update(reads)
                 found.append(item)
         return found[::-1]
 
