@@ -43,9 +43,9 @@ def trace_at_full_size(problem: Problem, contract: Contract, device: Device) -> 
     from kmem.problem.costs.bound import graph_bound
     from kmem.problem.costs.footprint import check_footprint
     from kmem.problem.source.load import FULL, execute_problem
-    from kmem.problem.tracing.trace import trace_problem
+    from kmem.problem.tracing.trace import trace_under
 
-    graph = trace_problem(execute_problem(problem, FULL), contract.precision)
+    graph = trace_under(execute_problem(problem, FULL), contract)
     check_footprint(problem, graph, device)
     bound = graph_bound(graph, device, contract)
     return TracedProblem(problem, contract, device, {"full": FULL}, {"full": graph}, bound)

@@ -20,18 +20,19 @@ from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.process import WorkerFailure
 from kmem.measure.worker.commands import Kernels, Operators
 from kmem.measure.worker.lineage import COMPUTED, LIBRARY, UNSEEN, Lineage
-from kmem.measure.worker.operators import OperatorLog
+from kmem.measure.worker.operators import DRAWN_MASK, OperatorLog
 from kmem.records import Purity, Status
 
 #: Share of GPU time outside the file's own Triton kernels that `--purity triton` tolerates beside
 #: what computes nothing.
 FOREIGN_SHARE = 0.01
 #: In the names of GPU kernels that compute nothing: they write a constant or what the host knew
-#: before, or copy, as the operators in `NOT_COMPUTING` do. Beside a problem of a few kilobytes, or
-#: one bound by memory, they take half of the time. No function of Python can be called so.
+#: before, copy, as the operators in `NOT_COMPUTING` do, or draw a mask (DRAWN_MASK; another is
+#: refused as an operator). Beside a problem of a few kilobytes, or one bound by memory, they take
+#: half of the time. No function of Python can be called so.
 _NOT_COMPUTING_KERNELS = (
     *("Memset (", "::FillFunctor<", "Memcpy HtoD (", "Memcpy DtoD ("),
-    "copy_kernel_cuda(",
+    *("copy_kernel_cuda(", "::fused_dropout_kernel"),
 )
 #: Operators that compute nothing: allocation, fills, copies and views. Everything else is a vendor
 #: kernel doing the work.
@@ -246,7 +247,9 @@ def _of_module(reference: Reference, seed: int) -> tuple[bool, list[int]]:
 def computing_operators(operators: Mapping[str, int]) -> dict[str, int]:
     """The operators of a dispatch log ("aten.mm.default": count) that compute something."""
     return {
-        name: count for name, count in operators.items() if _short_name(name) not in NOT_COMPUTING
+        name: count
+        for name, count in operators.items()
+        if name != DRAWN_MASK and _short_name(name) not in NOT_COMPUTING
     }
 
 

@@ -110,6 +110,10 @@ class Lineage:
             if _storage(value).data_ptr() not in known:
                 self._register(value, origins)
 
+    def are_filled(self, values: object) -> bool:
+        """Whether tensors hold nothing but a constant that an operator of this call wrote."""
+        return self.is_on and all(self._origins_of(each) == FILLED for each in _tensors(values))
+
     def note_arguments(self, values: object) -> None:
         """What a launch is given; memory that nobody has made is taken down as UNSEEN."""
         if self.is_on:

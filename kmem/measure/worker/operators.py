@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 #: What the lineage asks a tensor is no reading of the call's.
 _untold = torch._C.DisableTorchFunction
+#: What a mask counts as that torch drew given a constant: nobody else can draw from its generator,
+#: and no value of the call's is touched.
+DRAWN_MASK = "drawn.mask"
+_MASKING = "aten.native_dropout.default"
 BodyOf = Callable[[object], Callable[..., object] | None]
 #: Methods that hand a tensor's values to Python or NumPy, which no dispatcher sees.
 _READINGS = frozenset(
@@ -84,6 +88,14 @@ class OperatorLog:
     def count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
 
+    def name_of(self, func: object, args: object, kwargs: object) -> str:
+        """What an operator of the call's counts as."""
+        if str(func) == _MASKING:
+            with _untold():
+                if self.lineage.are_filled([args, kwargs]):
+                    return DRAWN_MASK
+        return str(func)
+
     def follow(self, func: object, args: object, kwargs: object, result: object) -> None:
         """Tell the lineage of an operator, if it is the call's own."""
         if not self._in_launch():
@@ -111,7 +123,7 @@ class _Dispatches(TorchDispatchMode):
         if (body := self._log.body_of(func)) is not None:
             with self:  # what it is made of counts, not what it is called
                 return body(*args, **(kwargs or {}))
-        self._log.count(str(func))
+        self._log.count(self._log.name_of(func, args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
         self._log.follow(func, args, kwargs or {}, result)
         return result

@@ -245,6 +245,7 @@ _ACTIVATIONS = (
         _chosen_dropout,
         only_in_training=True,
     ),
+    Operator("aten.native_dropout.default", "pointwise", no_work, parameters("x", "p", "train")),
 )
 
 _ARITHMETIC = (

@@ -3,5 +3,6 @@
 - fake_recurrences.py: recurrent operators on fake tensors, by one step of theirs.
 - fake.py: tensors without memory, on which problems are checked and traced.
 - trace.py: from a forward to its graph.
+- drawing.py: masks of dropout drawn apart from what they drop.
 - evaluate.py: what a graph computes, node by node.
 """

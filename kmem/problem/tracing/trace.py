@@ -24,13 +24,14 @@ from torch.export.graph_signature import InputKind, InputSpec
 from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.problem.operators.table import find_operator
+from kmem.problem.tracing.drawing import draw_apart
 from kmem.problem.tracing.fake import (
     cast_fake_module,
     cast_floating,
     casting_constructors,
     quiet_fake_tensors,
 )
-from kmem.records import Precision, TensorSpec
+from kmem.records import Contract, Precision, Purity, TensorSpec
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,15 @@ def trace_problem(
     except Untraceable as ex:
         return OpGraph((), (), (), False, training=True, mode_matters=True, opaque_reason=str(ex))
     return replace(graph, mode_matters=other.hash != graph.hash)
+
+
+def trace_under(module: ModuleType, contract: Contract) -> OpGraph:
+    """Trace an executed problem file for kernels under a contract.
+
+    Where the library may compute nothing, it may still draw: dropout is taken apart (drawing.py).
+    """
+    graph = trace_problem(module, contract.precision)
+    return draw_apart(graph) if contract.purity is Purity.TRITON else graph
 
 
 def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -> OpGraph:

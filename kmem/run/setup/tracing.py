@@ -7,7 +7,7 @@ from kmem.problem.features.mode import describe_mode
 from kmem.problem.sizing.workload import derive_small_workload
 from kmem.problem.source.load import FULL, check_forward, execute_problem
 from kmem.problem.traced import TracedProblem
-from kmem.problem.tracing.trace import trace_problem
+from kmem.problem.tracing.trace import trace_under
 from kmem.records import Contract, Device, Problem
 
 
@@ -30,7 +30,7 @@ def trace_for_run(
     notes: list[str] = []
     workloads = {"full": FULL}
     check_forward(execute_problem(problem, FULL), contract.precision)
-    graphs = {"full": trace_problem(execute_problem(problem, FULL), contract.precision)}
+    graphs = {"full": trace_under(execute_problem(problem, FULL), contract)}
     check_footprint(problem, graphs["full"], device)
     mode = describe_mode(graphs["full"])
     if mode is not None:
@@ -43,7 +43,7 @@ def trace_for_run(
         notes.append(str(ex))
     else:
         at_small_sizes = execute_problem(problem, workloads["small"])
-        graphs["small"] = trace_problem(at_small_sizes, contract.precision)
+        graphs["small"] = trace_under(at_small_sizes, contract)
     targets = {name: [node.target for node in graph.nodes] for name, graph in graphs.items()}
     if graphs["full"].opaque_reason:
         notes.append(f"the forward is one opaque call: {graphs['full'].opaque_reason}")
