@@ -110,6 +110,13 @@ _MOVING = frozenset(
     """.split()  # noqa: SIM905 - so many quoted words read worse
 )
 
+#: What dropout consists of, on a GPU and on the CPU, and what a file may have of it.
+_DROPPING = frozenset({"native_dropout", "bernoulli_"})
+_DRAW_APART = (
+    "; of dropout torch may draw the mask, torch.native_dropout(torch.zeros_like(x), p, True)[1], "
+    "and the file's kernels drop by it"
+)
+
 
 def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
     """Note what one forward ran: operators, Triton launches, GPU kernels and their binaries.
@@ -299,7 +306,8 @@ def impurity(
     computing = computing_operators(operators)
     if computing:
         listed = ", ".join(f"{name} x{count}" for name, count in sorted(computing.items()))
-        return f"library operators compute: {listed}"
+        is_dropout = any(_short_name(name) in _DROPPING for name in computing)
+        return f"library operators compute: {listed}{_DRAW_APART if is_dropout else ''}"
     if share is not None and share > FOREIGN_SHARE:
         return f"{share:.1%} of GPU time is outside the file's Triton kernels"
     return "it launches no Triton kernel" if not launches else None
