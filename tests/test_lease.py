@@ -144,6 +144,36 @@ def test_a_long_check_lets_a_timing_in_between_its_steps(tmp_path: Path) -> None
     check.close()
 
 
+def test_who_steps_aside_for_one_that_wants_room_gives_device_memory_back(tmp_path: Path) -> None:
+    order: list[str] = []
+    check = GpuLease(tmp_path, "card", lambda text: None, lambda: order.append("given back"))
+
+    def use_it_alone(*, with_room: bool, waits: threading.Event) -> None:
+        with GpuLease(
+            tmp_path, "card", lambda text: waits.set(), lambda: order.append("own given back")
+        ) as lease:
+            hold = lease.hold(exclusive=True, purpose="a test")
+            with lease.hold_with_room("a test") if with_room else hold:
+                order.append("alone")
+                lease.pause()
+
+    for with_room in (True, False):
+        waits = threading.Event()
+        thread = threading.Thread(
+            target=use_it_alone, kwargs={"with_room": with_room, "waits": waits}
+        )
+        with check.hold(exclusive=False, purpose="a test"):
+            thread.start()
+            assert waits.wait(10), "nobody had to wait"
+            check.pause()
+            order.append("second step")
+        thread.join(10)
+    check.pause()
+    check.close()
+    with_room = ["own given back", "given back", "alone", "own given back", "second step"]
+    assert order == [*with_room, "alone", "second step"]
+
+
 def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment_longer(
     tmp_path: Path, tuning: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

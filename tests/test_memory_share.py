@@ -40,6 +40,18 @@ def test_who_does_not_fit_waits_until_the_other_is_done(tmp_path: Path) -> None:
     share.release()
 
 
+def test_a_gpu_is_shared_while_another_process_has_a_share(tmp_path: Path) -> None:
+    share = MemoryShare(tmp_path, "GPU-1", 1000, lambda text: None)
+    share.acquire(100)
+    assert not share.is_shared(), "with nobody but this process"
+    other, may_end = start(tmp_path, 500)
+    assert share.is_shared()
+    may_end.set()
+    other.join(30)
+    assert not share.is_shared()
+    share.release()
+
+
 def test_a_share_of_a_process_that_was_killed_counts_no_more(tmp_path: Path) -> None:
     other, may_end = start(tmp_path, 666)
     may_end.set()

@@ -8,7 +8,11 @@ Who takes turns: the judges of candidates, the workers of baselines while Induct
 program that a profiler watches. A copy of this file is sent to the workers, which have no kmem, so
 this file imports nothing of kmem.
 
-Not covered: programs other than kmem, and a database (hence cache directory) of another user.
+Who ran out of device memory beside others holds the GPU alone with room: whoever steps aside for
+that gives back the device memory that it merely keeps.
+
+Not covered: programs other than kmem, and a database (hence cache directory) of another user; what
+a process keeps that is in no check just now.
 """
 
 import fcntl
@@ -35,13 +39,20 @@ class GpuLease:
     while it was wanted here.
     """
 
-    def __init__(self, directory: Path, gpu: str, on_wait: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        gpu: str,
+        on_wait: Callable[[str], None],
+        give_room: Callable[[], None] = lambda: None,
+    ) -> None:
         """Nothing is held yet.
 
         Args:
             directory: where lock files go; the same for everyone who shares the GPU.
             gpu: the GPU's UUID.
             on_wait: told, in a sentence, whenever somebody else has the GPU.
+            give_room: gives back the device memory that this process keeps and does not use.
 
         Raises OSError: if the lock files cannot be made.
         """
@@ -49,9 +60,10 @@ class GpuLease:
         # held as long as the lease
         self._file = open(directory / f"gpu-{gpu}.lock", "w", encoding="utf-8")  # noqa: SIM115
         self._gate = open(directory / f"gpu-{gpu}.gate", "w", encoding="utf-8")  # noqa: SIM115
+        self._room = open(directory / f"gpu-{gpu}.room", "w", encoding="utf-8")  # noqa: SIM115
         self._place = (directory, gpu)
-        self._on_wait = on_wait
-        self._mode = fcntl.LOCK_UN
+        self._on_wait, self._give_room = on_wait, give_room
+        self._mode, self._has_room = fcntl.LOCK_UN, False
         self._purpose, self._since = "", time.time()
         self.exclusive_s = self.waited_s = 0.0
 
@@ -84,6 +96,28 @@ class GpuLease:
             self._lock(outer)
             self._purpose, self._since = outer_purpose, time.time()
 
+    @contextmanager
+    def hold_with_room(self, purpose: str) -> Iterator[None]:
+        """Hold the GPU alone, and have all who step aside for it give device memory back."""
+        fcntl.flock(self._room, fcntl.LOCK_SH)
+        self._has_room = True
+        try:
+            self._give_room()
+            with self.hold(exclusive=True, purpose=purpose):
+                yield
+        finally:
+            self._has_room = False
+            fcntl.flock(self._room, fcntl.LOCK_UN)
+
+    def _is_room_wanted(self) -> bool:
+        """Whether another lease is held with room, or waits to be."""
+        try:
+            fcntl.flock(self._room, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._room, fcntl.LOCK_UN)
+        return False
+
     def turn_to(self, purpose: str) -> None:
         """From now on the GPU is held for something else, until the block that holds it ends."""
         self._write_down()
@@ -106,10 +140,15 @@ class GpuLease:
     def pause(self) -> None:
         """Let whoever waits to have the GPU alone go first.
 
-        For the pause between two steps of a long check.
+        For the pause between two steps of a long check. Who holds the GPU with room gives back then
+        what it keeps itself.
         """
+        if self._has_room:
+            self._give_room()
         if self._mode != fcntl.LOCK_SH:
             return
+        if self._is_room_wanted():
+            self._give_room()  # before whoever wants it goes ahead
         waited_s, paused = self.waited_s, time.time()
         # that a check steps aside for moments is no news
         self._lock(fcntl.LOCK_SH, on_wait=lambda text: None)
@@ -124,8 +163,8 @@ class GpuLease:
         self.close()
 
     def close(self) -> None:
-        self._file.close()
-        self._gate.close()
+        for file in (self._file, self._gate, self._room):
+            file.close()
 
     def _lock(self, mode: int, on_wait: Callable[[str], None] | None = None) -> None:
         # The old lock is released before the new one is taken, so that two holders of a shared lock

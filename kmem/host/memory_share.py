@@ -75,6 +75,10 @@ class MemoryShare:
         """Give the share back; nothing happens if there is none."""
         self._update(lambda shares: shares.pop(str(os.getpid()), None))
 
+    def is_shared(self) -> bool:
+        """Whether other processes have a share by now."""
+        return bool(self._update(lambda shares: shares.keys() - {str(os.getpid())}))
+
     def _try(self, nbytes: int) -> bool:
         def enter(shares: dict[str, int]) -> bool:
             shares.pop(str(os.getpid()), None)

@@ -42,7 +42,7 @@ def open_lease(directory: Path, on_wait: Callable[[str], None]) -> GpuLease:
     Raises ExecutorError: if its lock files cannot be made.
     """
     try:
-        return GpuLease(directory, gpu_uuid(), on_wait)
+        return GpuLease(directory, gpu_uuid(), on_wait, torch.cuda.empty_cache)
     except OSError as ex:
         raise ExecutorError(
             f"Cannot make a lock file in {directory}: {ex}; free space there or choose another "
@@ -119,6 +119,11 @@ class JudgeResources:
         if self.lease is None:
             return nullcontext()
         return self.lease.hold(exclusive=exclusive, purpose=purpose)
+
+    def hold_gpu_with_room(self, purpose: str) -> AbstractContextManager[None]:
+        """Hold the GPU alone, and have others give back the device memory that they merely keep."""
+        assert self.lease is not None, "without a GPU nobody shares one"
+        return self.lease.hold_with_room(purpose)
 
     def turn_to(self, purpose: str) -> None:
         """Say what the GPU is held for from now on: a bench tells where its time went."""
