@@ -125,6 +125,7 @@ class Judgement:
     screening_s: float = 0.0
     verifying_s: float = 0.0
     refuses: Callable[[Kernel], bool] = lambda kernel: False
+    has_no_room: Callable[[Kernel], bool] = lambda kernel: False  # when it is verified
     breaks: Callable[[Kernel], bool] = lambda kernel: False  # when it is compiled
     wrong: Callable[[Kernel], bool] = lambda kernel: False  # when it is screened
     slower: Callable[[Kernel], float] = lambda kernel: 1.0  # than its knobs say, in a screening
@@ -180,6 +181,9 @@ class LadderEvaluator(ScriptedEvaluator):
         told = self._judgement
         told.verified.append(kernel)
         told.now_s += told.verifying_s
+        if told.has_no_room(kernel):
+            log = "other processes hold the GPU's memory"
+            return Measurement(Status.INTERRUPTED, None, estimated=False, log=log)
         if told.refuses(kernel):
             return Measurement(Status.NOT_REPEATABLE, None, estimated=False, log="it wavers")
         if min(rungs(kernel)) < told.verifying_needs:

@@ -19,7 +19,7 @@ from ladder_runs import (
 )
 
 from kmem.memory.store import Memory
-from kmem.records import Candidate, Kernel, Move, Recalled, Run, SiteChoice, Task
+from kmem.records import Candidate, Kernel, Move, Recalled, Run, SiteChoice, Status, Task
 from kmem.run import replay
 from kmem.run.stages import verifying
 from kmem.run.stages.batches import in_batches
@@ -114,6 +114,27 @@ def test_no_run_ends_with_the_baseline_while_a_faster_candidate_and_time_are_lef
     assert len(faster) > 4
     assert judgement.verified == sorted(faster, key=takes_ms)
     assert result.best is None
+
+
+def test_the_next_is_verified_where_others_held_the_memory_that_the_fastest_wanted(
+    tmp_path: Path,
+) -> None:
+    fastest: list[Kernel] = []
+
+    def has_no_room(kernel: Kernel) -> bool:
+        fastest[:] = fastest or [kernel]
+        return kernel in fastest
+
+    judgement = Judgement(has_no_room=has_no_room)
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=8)
+        result, attempts, _ = walk_ladder(run, memory, judgement, clock=never_early())
+        assert replayed(run, memory, tmp_path) == []
+    first, second, *_ = sorted(judgement.judged, key=takes_ms)
+    assert list(dict.fromkeys(judgement.verified)) == [first, second]
+    assert result.best.candidate.kernel == second
+    assert all(attempt.measurement.status is Status.PASSED for attempt in attempts)
+    assert "the fastest has no verdict: other processes hold the GPU's memory" in result.reason
 
 
 def test_minutes_end_the_verification_and_the_run_says_so(tmp_path: Path) -> None:

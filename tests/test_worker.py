@@ -346,6 +346,14 @@ def load(worker: WorkerProcess, source: str) -> None:
     )
 
 
+@pytest.mark.slow
+def test_what_is_loaded_again_is_not_held_twice(worker: WorkerProcess) -> None:
+    """It may have had no room the first time."""
+    load(worker, "import torch\nclass ModelNew(torch.nn.Module): pass\n")
+    kept = "[each for each in __import__('gc').get_objects() if type(each).__name__ == 'ModelNew']"
+    assert probe(worker, kept) == "[]"
+
+
 def probe(worker: WorkerProcess, expression: str) -> str:
     """What an expression is inside a worker, as a candidate would see it."""
     with pytest.raises(WorkerFailure) as caught:

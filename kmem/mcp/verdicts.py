@@ -87,7 +87,7 @@ def outcome_of(
         )
     if measurement.status is Status.INTERRUPTED:
         raise BundleError(
-            "The judge was interrupted, which says nothing about the kernel; measure it again"
+            "The judge came to no verdict, which says nothing about the kernel; measure it again"
         )
     kernel = recorded_kernel(verdict, parent)
     move = Move.SEED if parent is None else Move.FIX

@@ -17,6 +17,7 @@ which data passes from the innermost to the outermost:
 - source_check.py: refuses what no kernel needs, before anything runs.
 - bundle.py: everything that stands behind one verdict, in one file that `kmem verify` repeats.
 - verdicts.py: what is made of an examination: a measurement and a bundle.
+- shortage.py: out of device memory: a kernel's own demand, or what others hold.
 - examiner.py: takes a kernel through steps of an examination; whatever goes wrong is a verdict.
 - screening.py: many kernels, cheaply: two input families each, then a race.
 - stopwatch.py: the time of a kernel that passed every check, and whether that time can be true.

@@ -1,21 +1,27 @@
 """Takes a kernel through steps of an examination: whatever goes wrong with it becomes a verdict.
 
 In order: source checks, a worker, the steps that the judge asks for, and the status of what went
-wrong.
+wrong. What runs out of device memory beside others is tried once more alone, and counts then.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeGuard
+
+import torch
 
 from kmem.measure.examine.examination import CUT_OFF, Examination, Refused
 from kmem.measure.oracle.running.forward import room_for
 from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess, failure_status
 from kmem.measure.resources import JudgeResources
 from kmem.measure.settings import JudgeSettings
+from kmem.measure.shortage import describe_neighbours
 from kmem.measure.source_check import check_source
 from kmem.measure.timing.gpu_clock import ClocksDisagree
 from kmem.measure.verdicts import failed_measurement
+from kmem.measure.worker.commands import Forget
 from kmem.records import Kernel, Measurement, Status
 
 #: The interpreter may take seconds a run; processor time, so that a busy machine costs no verdict.
@@ -30,13 +36,16 @@ class Examiner:
         resources: JudgeResources,
         settings: JudgeSettings,
         seconds_left: Callable[[], float] | None = None,
+        is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
         """Nothing runs yet.
 
         Args:
             seconds_left: until what is under way is cut off; None for no such limit.
+            is_shared: whether others have device memory of the GPU by now.
         """
         self._resources = resources
+        self._is_shared = is_shared
         self._settings = settings
         self._seconds_left = seconds_left or (lambda: math.inf)
         self._problem = resources.traced.problem
@@ -60,7 +69,7 @@ class Examiner:
         step: Callable[[Examination], None],
         worker: WorkerProcess,
     ) -> Measurement | Examination:
-        """Run one step on a kernel.
+        """Run one step on a kernel, and if it runs out of memory beside others once more alone.
 
         Args:
             worker: one that has seen no other candidate.
@@ -68,9 +77,29 @@ class Examiner:
         Returns:
             The examination, or the verdict on a kernel that failed.
         """
-        settings = self._settings
         if (refused := self.refuse_source(kernel)) is not None:
             return refused
+        outcome = self._try(kernel, step, worker)
+        if not _lacks_memory(outcome) or not self._is_shared():
+            return outcome
+
+        def step_again(examination: Examination) -> None:
+            worker.request(Forget(), timeout_s=examination.run_timeout_s)
+            step(examination)
+
+        with self._resources.hold_gpu_with_room("out of memory, tried again"):
+            outcome = self._try(kernel, step_again, worker)
+            if not _lacks_memory(outcome):
+                return outcome
+            total_bytes = self._resources.traced.device.memory_bytes
+            own_bytes = torch.cuda.memory_allocated()
+        others = describe_neighbours(outcome.log, own_bytes, total_bytes)
+        return replace(outcome, status=Status.INTERRUPTED, log=others) if others else outcome
+
+    def _try(
+        self, kernel: Kernel, step: Callable[[Examination], None], worker: WorkerProcess
+    ) -> Measurement | Examination:
+        settings = self._settings
         examination = Examination(
             kernel,
             worker,
@@ -90,10 +119,12 @@ class Examiner:
         except ClocksDisagree as ex:
             return self._failed(Status.IMPLAUSIBLE, str(ex), examination)
         except WorkerFailure as ex:
+            status = failure_status(ex)
             # mostly sticky: nothing else will run in this context
-            if "CUDA error" in ex.message or "Error [CUDA]" in ex.message:
+            is_cuda = "CUDA error" in ex.message or "Error [CUDA]" in ex.message
+            if is_cuda and status is not Status.OUT_OF_MEMORY:
                 self._resources.workers.discard(examination.worker)
-            return self._failed(failure_status(ex), f"{ex}\n{ex.traceback}", examination)
+            return self._failed(status, f"{ex}\n{ex.traceback}", examination)
         except WorkerLost as ex:
             self._resources.workers.discard(examination.worker)
             if ex.status is Status.TIMED_OUT and self._seconds_left() <= 0:
@@ -126,3 +157,7 @@ class Examiner:
         self, status: Status, log: str, examination: Examination | None = None
     ) -> Measurement:
         return failed_measurement(status, log, examination, estimated=not self._settings.gpu)
+
+
+def _lacks_memory(outcome: Measurement | Examination) -> TypeGuard[Measurement]:
+    return isinstance(outcome, Measurement) and outcome.status is Status.OUT_OF_MEMORY

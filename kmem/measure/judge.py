@@ -182,7 +182,8 @@ class Judge:
             lease=lease,
             on_event=self._on_event,
         )
-        self._examiner = Examiner(self._resources, settings, seconds_left)
+        is_shared = self._memory_share.is_shared if self._memory_share else lambda: False
+        self._examiner = Examiner(self._resources, settings, seconds_left, is_shared)
         self._verification = Verification(
             self._resources, settings, traced.device.name, estimate_ms, compile_at
         )

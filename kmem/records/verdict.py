@@ -28,7 +28,8 @@ class Status(Enum):
     NOT_REPEATABLE = "not_repeatable"
     IMPURE = "impure"  # GPU time or operators outside what --purity allows
     IMPLAUSIBLE = "implausible"  # faster than the physical floor, or clocks disagree
-    INTERRUPTED = "interrupted"  # the judge was stopped; says nothing about the candidate
+    # the judge was stopped, or others held the GPU's memory; says nothing about the candidate
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)

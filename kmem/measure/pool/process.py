@@ -56,6 +56,9 @@ _BUILD_ERRORS = frozenset(
         "SyntaxError",
     }
 )
+#: What says that the device is full where torch's allocator does not, of errors that leave the
+#: context as it was. Source: cudaErrorMemoryAllocation, as torch and Triton write it.
+_NO_MEMORY = ("CUDA error: out of memory", "Triton Error [CUDA]: out of memory")
 #: For opening and letting go of shared arguments.
 _ATTACH_TIMEOUT_S = 60.0
 
@@ -87,7 +90,7 @@ class WorkerFailure(Exception):
 def failure_status(failure: WorkerFailure) -> Status:
     """The status for something a candidate raised."""
     kinds = {failure.type, *failure.bases}
-    if "OutOfMemoryError" in kinds:
+    if "OutOfMemoryError" in kinds or any(text in failure.message for text in _NO_MEMORY):
         return Status.OUT_OF_MEMORY
     if failure.type in ("SystemExit", "KeyboardInterrupt"):
         return Status.CRASHED

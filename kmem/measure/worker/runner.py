@@ -147,6 +147,7 @@ class Runner:
         return {}
 
     def load(self, command: commands.Load) -> dict[str, object]:
+        self.models.pop(command.key, None)  # one that is loaded again is not held twice
         torch.backends.cuda.matmul.allow_tf32 = command.tf32
         torch.backends.cudnn.allow_tf32 = True
         use_project(command.project)

@@ -73,7 +73,7 @@ def count_judged(finished: FinishedRun) -> str:
     if refused := sum(statuses.values()):
         text += f", {refused} refused"
     if unreached:
-        text += f", {unreached} not reached in time"
+        text += f", {unreached} without a verdict"
     text += ")"
     if verdicts > 0:
         text += f" and {verdicts} final verdict{'s' if verdicts > 1 else ''}"

@@ -13,6 +13,7 @@ from statistics import median
 
 from kmem.interfaces import Situation
 from kmem.measure.competition import Awaited
+from kmem.measure.examine.examination import CUT_OFF
 from kmem.orchestrate.lineage import base_of, kind
 from kmem.orchestrate.stop import has_gained, is_improvement
 from kmem.recipes import ACCURACY
@@ -146,7 +147,8 @@ def verify_ranking(parts: Parts, authors: Authors, blank: Situation) -> tuple[At
     for attempt in history.ranking():
         verdict = history.verdicts.get(attempt.candidate.kernel.hash)
         if verdict is not None:
-            return replace(attempt, measurement=verdict), why if "minutes" in why else ""
+            is_open = "minutes" in why or "no verdict" in why
+            return replace(attempt, measurement=verdict), why if is_open else ""
     return None, why
 
 
@@ -164,9 +166,11 @@ def _go_down(
             return "the minutes ended before every faster candidate was verified"
         verified = parts.measurer.verify(attempt, baselines)
         measurement = verified.measurement
-        if measurement.status is Status.INTERRUPTED:
+        if measurement.log == CUT_OFF:
             return "the minutes ended while the fastest candidate was verified"
-        if measurement.status is not Status.PASSED:
+        if measurement.status is Status.INTERRUPTED:
+            why = f"the fastest has no verdict: {measurement.log.strip()[:200]}"
+        elif measurement.status is not Status.PASSED:
             why = (
                 f"the judge refused the fastest ({measurement.status.value}): "
                 f"{measurement.log.strip()[:200]}"
@@ -193,8 +197,10 @@ def _next_to_verify(
         kernel_hash, time_ms = attempt.candidate.kernel.hash, attempt.measurement.latency_ms
         if not has_gained(to_beat_ms, time_ms):
             continue
-        verdict = history.verdicts.get(kernel_hash)
-        if verdict is None or (kernel_hash not in asked and not _is_current(verdict, baselines)):
+        verdict, was_asked = history.verdicts.get(kernel_hash), kernel_hash in asked
+        if was_asked and verdict is None:
+            continue  # the judge came to none
+        if verdict is None or (not was_asked and not _is_current(verdict, baselines)):
             if not history.was_verified or _may_be_faster(attempt, baselines, history):
                 return attempt
         elif is_winner(verdict.timing, baselines):
