@@ -1,5 +1,6 @@
 """One pool of cores for several runs: who holds one, who waits, and whose minutes that costs."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -114,6 +115,25 @@ def test_jobs_that_wait_go_ahead_when_all_is_ended(pool: str) -> None:
         ended = start(job)
         cores.end()
         assert ended.wait(_LATEST_S)
+
+
+def test_spare_cores_are_those_that_nobody_holds_or_waits_for(tmp_path: Path) -> None:
+    pool = name_pool(tmp_path / "cores", 3)
+    ours, neighbour = Cores(pool), Cores(pool)
+    with ours.hold():
+        with ours.spare(1) as one, neighbour.spare(5) as rest:
+            assert (one, rest) == (1, 1)
+            with neighbour.spare(5) as none:
+                assert none == 0
+            ended = start(use, neighbour)
+            assert not ended.wait(_SOON_S), "they are held"
+        assert ended.wait(_LATEST_S)
+        with ours.hold(), open(tmp_path / "cores" / "gate.lock", "w") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)  # as by one that waits
+            with ours.spare(5) as none:
+                assert none == 0
+    with Cores("").spare(5) as without_a_pool:
+        assert without_a_pool == 5
 
 
 def test_without_a_pool_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -116,6 +117,30 @@ class Cores:
             if core is not None:
                 core.close()
 
+    @contextmanager
+    def spare(self, most: int) -> Iterator[int]:
+        """Hold cores that nobody holds or waits for, at most so many; how many."""
+        if not self._count:
+            yield most
+            return
+        with ExitStack() as held:
+            yield self._take_spare(most, held)
+
+    def _take_spare(self, most: int, held: ExitStack) -> int:
+        with open(self._directory / "gate.lock", "w", encoding="utf-8") as gate:
+            cores = islice(self._free_cores(), most) if _lock(gate) else ()
+            return sum(1 for core in cores if held.enter_context(core))
+
+    def _free_cores(self) -> Iterator[TextIO]:
+        """Cores that nobody holds, as locked files."""
+        for number in range(self._count):
+            place = self._directory / f"core-{number}.lock"
+            core = open(place, "w", encoding="utf-8")  # noqa: SIM115 - held
+            if _lock(core):
+                yield core
+            else:
+                core.close()
+
     def _take_mine(self) -> None:
         started = time.monotonic()
         self._mine.core = self._take()
@@ -147,13 +172,8 @@ class Cores:
         # One of those that wait looks for a free core at a time.
         with open(self._directory / "gate.lock", "w", encoding="utf-8") as gate:
             while not self._ended:
-                if _lock(gate):
-                    for number in range(self._count):
-                        place = self._directory / f"core-{number}.lock"
-                        core = open(place, "w", encoding="utf-8")  # noqa: SIM115 - held
-                        if _lock(core):
-                            return core
-                        core.close()
+                if _lock(gate) and (core := next(self._free_cores(), None)) is not None:
+                    return core
                 time.sleep(_POLL_S)
         return None
 
