@@ -4,6 +4,7 @@
 - process.py: one compile process: its start, its channel, its end.
 - worker.py: what runs in that process: one JSON line in per kernel, one out.
 - session.py: what the kernels of one problem share there: inputs on meta, the target's properties.
+- helpers.py: the kernels of one module, compiled on several cores at once where these are idle.
 - target_driver.py: a Triton driver that can only compile, and the tools that Triton carries.
 - recorder.py: the launches of one forward, recorded while it only compiles.
 - sass.py: registers, spills and machine instructions of a compiled kernel.

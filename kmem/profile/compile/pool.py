@@ -57,6 +57,7 @@ class CompileProcesses:
         self._idle: queue.LifoQueue[CompileProcess] = queue.LifoQueue()
         for process in self._members:
             self._idle.put(process)
+        self._lending, self._lent = threading.Lock(), 0
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="kmem-compile")
 
     def __enter__(self) -> "CompileProcesses":
@@ -109,11 +110,24 @@ class CompileProcesses:
                 left_s = deadline - self.cores.now()
                 if left_s <= 0:
                     return late
-                answer = process.ask(setup, question, min(timeout_s, left_s))
+                answer = process.ask(setup, question, min(timeout_s, left_s), self._lend)
             is_cut_off = left_s < timeout_s and answer["seconds"] >= left_s
             return late if is_cut_off and answer["status"] == "failed" else answer
         finally:
             self._idle.put(process)
+
+    @contextmanager
+    def _lend(self, wanted: int) -> Iterator[int]:
+        """Let a process use more cores: at most those of the processes that are idle just now."""
+        with self._lending:
+            count = max(0, min(wanted, self._idle.qsize() - self._lent))
+            self._lent += count
+        try:
+            with self.cores.spare(count) as cores:
+                yield cores
+        finally:
+            with self._lending:
+                self._lent -= count
 
 
 class CompilePool:

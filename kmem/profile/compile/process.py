@@ -9,6 +9,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,19 @@ class CompileProcess:
         self._ended = False
         self._lock = threading.Lock()  # between making a process and ending for good
 
-    def ask(self, setup: str, question: str, timeout_s: float) -> dict[str, Any]:
+    def ask(
+        self,
+        setup: str,
+        question: str,
+        timeout_s: float,
+        lend: Callable[[int], AbstractContextManager[int]],
+    ) -> dict[str, Any]:
         """Send one line and wait for its answer.
 
         A crash or a hang is an answer with status failed.
+
+        Args:
+            lend: lets the process use more cores until it answers, at most so many; how many.
         """
         if self._process is None:
             self.start()
@@ -58,6 +69,10 @@ class CompileProcess:
             self._place = place
         started = time.monotonic()
         answer = self._exchange(question, timeout_s)
+        if answer is not None and "wanted_cores" in answer:
+            with lend(answer["wanted_cores"]) as cores:
+                left_s = started + timeout_s - time.monotonic()
+                answer = self._exchange(json.dumps({"cores": cores}), left_s)
         if answer is not None:
             return answer
         seconds = time.monotonic() - started

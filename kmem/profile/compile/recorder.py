@@ -10,12 +10,14 @@ import json
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+from triton import FutureKernel
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
@@ -51,6 +53,8 @@ class Recorder:
         # what Triton compiled, the metrics of its launch, and the integers that it was given
         self._compiled: list[tuple[Any, dict[str, float], dict[str, int]]] = []
         self._digest = hashlib.sha256()
+        # launches whose kernels may still have to be compiled, and all after them
+        self._open: list[Callable[[], None]] = []
         self._directory = directory
         self._capability = capability
 
@@ -63,43 +67,56 @@ class Recorder:
         """Forget the launches of the forward before."""
         self.launches = []
         self._compiled = []
+        self._open = []
         self._digest = hashlib.sha256()
+
+    def settle(self) -> None:
+        """Take over what was launched, once every kernel is compiled."""
+        for take_over in self._open:
+            take_over()
+        self._open = []
 
     def add_vendor(self, operator: str, metrics: dict[str, float], scalars: list[str]) -> None:
         """Add the launch of a vendor's kernel."""
         launch = {"name": operator, "grid": None, "block": None, "metrics": metrics}
-        self._add(launch, operator, scalars)
+        self._open.append(partial(self._add, launch, operator, scalars))
 
     def add_compiled(
         self, function: Any, kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any]
     ) -> None:
-        """Add one launch of a kernel that Triton compiled."""
-        warps = kernel.metadata.num_warps
-        metrics = {
-            "static__shared_bytes_per_block": float(kernel.metadata.shared),
-            "static__argument_bytes": float(_argument_bytes(arguments)),
-            "static__num_warps": float(warps),
-            "static__num_stages": float(kernel.metadata.num_stages),
-        }
+        """Add one launch of a kernel that Triton compiled, or is about to."""
+        metrics = {"static__argument_bytes": float(_argument_bytes(arguments))}
         for parameter in function.params:
             value = arguments.get(parameter.name)
             if parameter.is_constexpr and isinstance(value, int | float):
                 metrics[f"constexpr__{parameter.name}"] = float(value)
         integers = {name: value for name, value in arguments.items() if type(value) is int}
-        self._compiled.append((kernel, metrics, integers))
         given = {name: describe_value(value) for name, value in arguments.items()}
         read = describe_globals(function.fn)
         launch = {
-            "name": kernel.metadata.name,
             "grid": (*grid, 1, 1, 1)[:3],
-            "block": (warps * 32, 1, 1),
             "metrics": metrics,
-            "products": list_products(kernel.asm["ttir"]),
             "identity": identify_function(function.fn),
             "arguments": {**given, **read},
             "constants": [*read, *(each.name for each in function.params if each.is_constexpr)],
         }
         scalars = [repr(value) for value in arguments.values() if isinstance(value, int | float)]
+        self._open.append(partial(self._complete, kernel, launch, integers, scalars))
+
+    def _complete(
+        self, kernel: Any, launch: dict[str, Any], integers: dict[str, int], scalars: list[str]
+    ) -> None:
+        """Add a launch with what its kernel came to."""
+        if isinstance(kernel, FutureKernel):
+            kernel = kernel.result()
+        metadata, metrics = kernel.metadata, launch["metrics"]
+        metrics["static__shared_bytes_per_block"] = float(metadata.shared)
+        metrics["static__num_warps"] = float(metadata.num_warps)
+        metrics["static__num_stages"] = float(metadata.num_stages)
+        launch["name"] = metadata.name
+        launch["block"] = (metadata.num_warps * 32, 1, 1)
+        launch["products"] = list_products(kernel.asm["ttir"])
+        self._compiled.append((kernel, metrics, integers))
         self._add(launch, strip_debug(kernel.asm["ptx"]), scalars)
 
     def _add(self, launch: dict[str, Any], code: str, scalars: list[str]) -> None:

@@ -11,8 +11,11 @@ is the one case that misses.
 import gc
 import itertools
 import linecache
+import logging
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,11 +27,16 @@ from kmem.host.checked_text import import_text
 from kmem.host.imitated_device import ImitatedDevice, imitate_cuda
 from kmem.problem.source.load import build_inputs, execute_problem
 from kmem.profile.build import build_model
+from kmem.profile.compile.helpers import compiled_together
 from kmem.profile.compile.recorder import Recorder, VendorOperators, record_launches
 from kmem.profile.compile.target_driver import compute_capability, use_compile_only_driver
 from kmem.profile.description import read_precision, read_problem
 from kmem.records import Precision
 
+logger = logging.getLogger(__name__)
+
+#: Functions of a file from which on its kernels are compiled together.
+_MANY_FUNCTIONS = 6
 #: Numbers of this process's candidates: a file name used twice might find the byte code of the
 #: first.
 _numbers = itertools.count(1)
@@ -70,8 +78,22 @@ class CompileSession:
         """Launch as before, so that another problem can be set up."""
         self._stop_recording()
 
-    def compile(self, source: str) -> str:
-        """Compile every kernel that one forward of this module file launches; the hash of them."""
+    def compile(self, source: str, ask_for_cores: Callable[[int], int]) -> str:
+        """Compile every kernel that one forward of this module file launches; the hash of them.
+
+        Args:
+            ask_for_cores: how many more cores, of so many, may be used just now.
+        """
+        if source.count("@triton.jit") >= _MANY_FUNCTIONS:
+            try:
+                return self._compile(source, compiled_together(ask_for_cores))
+            # The module's own code may raise anything, or catch what a launch of its kernels raises
+            # and go another way: what becomes of it is told by one launch after another.
+            except Exception:  # noqa: BLE001
+                logger.info("a module's kernels are compiled one after another", exc_info=True)
+        return self._compile(source, nullcontext())
+
+    def _compile(self, source: str, compiling: AbstractContextManager[None]) -> str:
         self._recorder.begin()
         self.first_launches = []
         name = f"kmem_candidate_{os.getpid()}_{next(_numbers)}"
@@ -82,7 +104,9 @@ class CompileSession:
                 model = build_model(module, self._problem, self._precision, "meta")
                 tf32 = self._precision is Precision.TF32
                 with torch.no_grad(), VendorOperators(self._recorder, tf32=tf32):
-                    model(*self._inputs)
+                    with compiling:
+                        model(*self._inputs)
+                    self._recorder.settle()
                     self.first_launches = self._recorder.launches
                     ptx_hash = self._recorder.ptx_hash
                     if any(launch["block"] for launch in self.first_launches):
@@ -91,6 +115,7 @@ class CompileSession:
         finally:
             sys.modules.pop(name, None)
             linecache.cache.pop(path, None)
+            self._recorder.settle()
             if self._read_binaries:  # also of what was launched before it failed
                 self._recorder.read_binaries()
             gc.collect()

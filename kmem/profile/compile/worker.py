@@ -45,12 +45,18 @@ def serve(
 ) -> None:
     """Answer each line with one line: a set-up line first, then kernels of that problem.
 
-    The loop ends where a problem cannot be set up.
+    The loop ends where a problem cannot be set up. Before the answer about a kernel there may be a
+    line that asks for more cores, which is answered by how many there are.
 
     Args:
         writes: the places where this process may write.
     """
     session: CompileSession | None = None
+
+    def ask_for_cores(wanted: int) -> int:
+        _answer(answers, {"wanted_cores": wanted})
+        return json.loads(next(requests))["cores"]
+
     for line in requests:
         request = json.loads(line)
         if "problem" in request:
@@ -71,7 +77,7 @@ def serve(
             continue
         start = time.monotonic()
         try:
-            ptx_hash = session.compile(request["source"])
+            ptx_hash = session.compile(request["source"], ask_for_cores)
             told = ("name", "products", "identity", "arguments", "constants")
             first = [
                 {name: launch[name] for name in told}
