@@ -130,6 +130,8 @@ def test_the_next_is_verified_where_others_held_the_memory_that_the_fastest_want
         run = ladder_run(tmp_path, rounds=0, candidates_per_round=8)
         result, attempts, _ = walk_ladder(run, memory, judgement, clock=never_early())
         assert replayed(run, memory, tmp_path) == []
+        remembered = [entry.outcome.status for entry in memory.ledger.entries()]
+        assert set(remembered) == {Status.PASSED}
     first, second, *_ = sorted(judgement.judged, key=takes_ms)
     assert list(dict.fromkeys(judgement.verified)) == [first, second]
     assert result.best.candidate.kernel == second

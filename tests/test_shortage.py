@@ -4,17 +4,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from corpus import problems
 from corpus.honest import LIBRARY
 
 from kmem.devices import named_target
 from kmem.host.lease import GpuLease
 from kmem.measure.examine.examination import Examination
 from kmem.measure.examiner import Examiner
+from kmem.measure.judge import Judge
 from kmem.measure.pool.process import WorkerFailure, failure_status
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.shortage import describe_neighbours, wanted_bytes
 from kmem.measure.worker.commands import Forget
-from kmem.records import Contract, Kernel, Measurement, Problem, Status
+from kmem.problem.traced import TracedProblem
+from kmem.records import Contract, Kernel, Measurement, Problem, Status, Workload
 
 #: As torch 2.13 writes it.
 TORCH = (
@@ -162,3 +165,23 @@ def test_a_full_device_is_told_from_errors_that_end_a_worker(
     expected = Status.CRASHED if is_lost else Status.OUT_OF_MEMORY
     assert outcome.status is expected is failure_status(failure(message, kind))
     assert bench.discarded == [bench.worker] * is_lost
+
+
+@pytest.mark.slow
+def test_a_real_worker_is_asked_twice_and_a_judge_passes_the_verdict_on(tmp_path: Path) -> None:
+    problem = Problem("corpus", "<corpus>", problems.SCALE_RELU)
+    full = {"full": Workload("full")}
+    traced = TracedProblem(problem, Contract(), named_target("h100"), full, {}, None)
+    settings = JudgeSettings(seed=3, gpu=False, work_dir=tmp_path, cache_dir=tmp_path / "cache")
+    source = LIBRARY.replace("return", f"raise torch.OutOfMemoryError('{SMALL}')\n        return")
+    rooms: list[str] = []
+    with Judge(traced, settings, estimate_ms=lambda kernel: 1.0) as judge:
+        first = judge.verify(Kernel(source), ())
+        with GpuLease(
+            tmp_path, "card", lambda text: None, lambda: rooms.append("given")
+        ) as judge._resources.lease:
+            judge._examiner._is_shared = lambda: True
+            second = judge.verify(Kernel(source), ())
+    assert (first.status, second.status) == (Status.OUT_OF_MEMORY, Status.INTERRUPTED)
+    assert second.log.startswith("other processes hold the GPU's memory")
+    assert len(rooms) > 1, "before the second try, and between its steps"
