@@ -8,6 +8,7 @@ import torch
 from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
 from kmem.problem.graph import Literal, Ref
 from kmem.problem.source.load import execute_problem
+from kmem.problem.tracing.evaluate import evaluate_graph
 from kmem.problem.tracing.fake import quiet_fake_tensors
 from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Precision, Problem
@@ -138,6 +139,24 @@ def test_constants_count_for_the_identity_of_a_graph() -> None:
             "neither input, parameter nor buffer",
         ),
         (
+            "return x + self.state",  # too many elements for numbers of the graph
+            {"init": "self.state = torch.rand(40, 8)", "inputs": "torch.rand(40, 8)"},
+            "a tensor of 320 elements that is neither input, parameter nor buffer",
+        ),
+        (
+            "y = x + self.state\n        self.state.copy_(x)\n        return y",  # read first
+            {"init": "self.state = torch.rand(40, 8)", "inputs": "torch.rand(40, 8)"},
+            "a tensor of 320 elements that is neither input, parameter nor buffer",
+        ),
+        (
+            "self.state.copy_(x)\n        return self.state * 2",  # as another type
+            {
+                "init": "self.state = torch.rand(40, 8, dtype=torch.float64)",
+                "inputs": "torch.rand(40, 8)",
+            },
+            "a tensor of 320 elements that is neither input, parameter nor buffer",
+        ),
+        (
             "raise RuntimeError('first line\\nsecond')",
             {},
             "torch.export refused it: RuntimeError: first line",
@@ -148,6 +167,27 @@ def test_what_cannot_be_traced_is_opaque_with_a_reason_of_one_line(forward, name
     graph = traced(forward, **named)
     assert graph.nodes == () and "\n" not in graph.opaque_reason
     assert reason in graph.opaque_reason
+
+
+def test_a_tensor_that_is_written_before_it_is_read_is_none_of_the_module() -> None:
+    graph = traced(
+        "self.state.copy_(x)\n        self.state = torch.tanh(self.state + self.state)\n"
+        "        return x + self.state",
+        init="self.state = torch.rand(40, 8)",
+        inputs="torch.rand(40, 8)",
+    )
+    assert graph.opaque_reason is None
+    assert [each.kind for each in graph.placeholders] == ["input"]
+    targets = [node.target for node in graph.nodes]
+    assert targets == [
+        "aten.clone.default",
+        "aten.add.Tensor",
+        "aten.tanh.default",
+        "aten.add.Tensor",
+    ]
+    x = torch.randn(40, 8)
+    (result,) = evaluate_graph(graph, {graph.placeholders[0].name: x})
+    torch.testing.assert_close(result, x + torch.tanh(2 * x))
 
 
 def test_a_constructor_that_reads_values_is_built_for_real() -> None:

@@ -31,6 +31,7 @@ from kmem.problem.tracing.fake import (
     casting_constructors,
     quiet_fake_tensors,
 )
+from kmem.problem.tracing.kept import give_attributes_memory, replace_overwritten
 from kmem.records import Contract, Precision, Purity, TensorSpec
 
 logger = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ def _make_model(module: ModuleType, mode: FakeTensorMode) -> torch.nn.Module:
     """The model on fake tensors; on real ones where its constructor reads a tensor's value."""
     try:
         with mode, torch.device("cpu"), casting_constructors():
-            return module.Model(*_init_inputs(module))
+            model = module.Model(*_init_inputs(module))
     except DataDependentOutputException:
         logger.info(
             "%s: Model reads tensor values in its constructor; "
@@ -155,17 +156,19 @@ def _make_model(module: ModuleType, mode: FakeTensorMode) -> torch.nn.Module:
         )
         with torch.device("cpu"):
             return module.Model(*_init_inputs(module))
+    return give_attributes_memory(model, above=MAX_CONSTANT_ELEMENTS)
 
 
 def _init_inputs(module: ModuleType) -> list[object]:
     return list(module.get_init_inputs()) if hasattr(module, "get_init_inputs") else []
 
 
+_CONSTANT = InputKind.CONSTANT_TENSOR
 _KINDS = {
     InputKind.PARAMETER: "parameter",
     InputKind.BUFFER: "buffer",
     InputKind.USER_INPUT: "input",
-    InputKind.CONSTANT_TENSOR: "constant",
+    _CONSTANT: "constant",
 }
 
 
@@ -199,7 +202,11 @@ def read_flat_program(program: torch.export.ExportedProgram, training: bool) -> 
     outputs = ()
     constants: dict[str, str] = {}  # nodes that only copy a constant -> its placeholder
     signature = {entry.arg.name: entry for entry in program.graph_signature.input_specs}
+    constant = {name for name, entry in signature.items() if entry.kind is _CONSTANT}
+    replace_overwritten(program.graph, constant)
     for node in program.graph.nodes:
+        if node.name in constant and not node.users:
+            continue
         if node.op == "placeholder":
             placeholder = _read_placeholder(program, node, signature[node.name])
             placeholders.append(placeholder)
