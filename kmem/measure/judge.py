@@ -73,6 +73,7 @@ from kmem.measure.settings import JudgeSettings
 from kmem.measure.user_test import run_user_test
 from kmem.measure.verdicts import failed_measurement, make_bundle, passed_measurement
 from kmem.measure.verification import Verification
+from kmem.problem.costs.footprint import most_inner_bytes
 from kmem.problem.traced import TracedProblem
 from kmem.records import (
     BASELINES,
@@ -90,9 +91,12 @@ from kmem.records import (
 #: take. Source: H200, 2026-11-22: five runs at once of problems that move 4.3 GB filled 139.8 GB,
 #: and candidates were refused for want of memory. Of parameters there are more copies: in the
 #: module, in float64, as they were drawn, and in each worker, where kernels keep what they made of
-#: them. Source: 2 H200s, 2026-11-23: two of six runs crashed whose weights are 4.3 GB.
+#: them. Source: 2 H200s, 2026-11-23: two of six runs crashed whose weights are 4.3 GB. What lies
+#: between inputs and outputs is there for eager, twice as large for the oracle, and in the workers
+#: of a candidate and of a baseline. Source: 2 H100s, 2026-11-28: seven candidates of three problems
+#: ran out of memory whose inputs and outputs are a fraction of that (attention over 16,384 places).
 _ROOM_RATIO, _CONTEXTS_BYTES = 7, 3 * 2**30
-_PARAMETERS_RATIO = 8
+_PARAMETERS_RATIO, _INNER_RATIO = 8, 5
 
 #: How long what is under way at the deadline of a screening may go on: a kernel that hangs must not
 #: take the time of the final verification.
@@ -107,8 +111,9 @@ def _room_for(traced: TracedProblem) -> int:
         for each in (graph.placeholders if graph else ())
         if each.kind == "parameter" and each.spec is not None
     )
-    moved = bound.bytes if bound else 0
-    return int(_CONTEXTS_BYTES + _ROOM_RATIO * moved + _PARAMETERS_RATIO * parameters)
+    moved, inner = bound.bytes if bound else 0, most_inner_bytes(graph) if graph else 0
+    copies = _ROOM_RATIO * moved + _PARAMETERS_RATIO * parameters + _INNER_RATIO * inner
+    return int(_CONTEXTS_BYTES + copies)
 
 
 class Judge:

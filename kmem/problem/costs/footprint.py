@@ -1,7 +1,8 @@
-"""Whether a problem can fit a device at all."""
+"""What a problem takes of a device's memory, and whether it can fit at all."""
 
 from kmem.errors import DeviceMemoryError
-from kmem.problem.graph import OpGraph
+from kmem.problem.graph import Node, OpGraph
+from kmem.problem.operators.table import find_operator
 from kmem.records import Device, Problem
 
 _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"))
@@ -13,6 +14,45 @@ def least_bytes(graph: OpGraph) -> int:
     made = {placeholder.name for placeholder in graph.placeholders}
     held += [graph.spec(name) for name in dict.fromkeys(graph.outputs) if name not in made]
     return sum(spec.bytes for spec in held)
+
+
+def most_inner_bytes(graph: OpGraph) -> int:
+    """Bytes of what lies between inputs and outputs, where most of it is alive at once.
+
+    Each value lives until its last reader has run; a view keeps what it is a view of. What operators
+    take beside their results, and what a forward's variables keep longer, comes on top.
+    """
+    outer = {each.name for each in graph.placeholders} | set(graph.outputs)
+    owners = {name: name for name in outer}
+    last: dict[str, int] = {}
+    for place, node in enumerate(graph.nodes):
+        refs = tuple(node.refs())
+        owners.setdefault(node.name, owners[refs[0]] if refs and _is_view(node) else node.name)
+        for name in (node.name, *refs):
+            last[owners[name]] = place
+    ending: dict[int, list[str]] = {}
+    for name, place in last.items():
+        ending.setdefault(place, []).append(name)
+    sizes: dict[str, int] = {}
+    most = 0
+    for place, node in enumerate(graph.nodes):
+        if owners[node.name] == node.name and node.name not in outer:
+            sizes[node.name] = _result_bytes(node)
+        most = max(most, sum(sizes.values()))
+        for name in ending.get(place, ()):
+            sizes.pop(name, None)
+    return most
+
+
+def _is_view(node: Node) -> bool:
+    operator = find_operator(node.target)
+    is_part = node.target == "getitem"
+    return is_part or node.is_in_place or (operator is not None and operator.is_view)
+
+
+def _result_bytes(node: Node) -> int:
+    results = node.output if isinstance(node.output, tuple) else (node.output,)
+    return sum(each.bytes for each in results if each is not None)
 
 
 def check_footprint(problem: Problem, graph: OpGraph, device: Device) -> None:
