@@ -19,8 +19,8 @@ def least_bytes(graph: OpGraph) -> int:
 def most_inner_bytes(graph: OpGraph) -> int:
     """Bytes of what lies between inputs and outputs, where most of it is alive at once.
 
-    Each value lives until its last reader has run; a view keeps what it is a view of. What operators
-    take beside their results, and what a forward's variables keep longer, comes on top.
+    Each value lives until its last reader has run; a view keeps what it is a view of. What
+    operators take beside their results, and what a forward's variables keep longer, comes on top.
     """
     outer = {each.name for each in graph.placeholders} | set(graph.outputs)
     owners = {name: name for name in outer}
