@@ -234,6 +234,17 @@ def warm_processes(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One worker for all verdicts of a file (corpus.judging.SharedWorkers), in the interpreter."""
+    from corpus.judging import SharedWorkers  # it loads the judge
+
+    place = tmp_path_factory.mktemp("workers")
+    pool = SharedWorkers(place, "cpu", place / "cache", keep_spare=False)
+    yield pool
+    pool.end()
+
+
+@pytest.fixture(scope="module")
 def cold_processes() -> Iterator[None]:
     """For tests of what such processes are: from here to the end of the file each is a new one."""
     with warm.started_cold():

@@ -5,7 +5,6 @@ interpreter, on the CPU.
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,14 +23,6 @@ def named(kernels: list[CorpusKernel], by: str | None = None) -> list[object]:
     return [
         pytest.param(kernel, id=kernel.name) for kernel in kernels if by is None or by in kernel.by
     ]
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]:
-    place = tmp_path_factory.mktemp("workers")
-    pool = SharedWorkers(place, "cpu", place / "cache", keep_spare=False)
-    yield pool
-    pool.end()
 
 
 def verdict(kernel: CorpusKernel, workers: SharedWorkers, place: Path) -> Measurement:

@@ -1,6 +1,6 @@
 """Dropout where the library may compute nothing: its masks are drawn apart, and that alone is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,14 +109,6 @@ def test_a_gpu_kernel_that_draws_a_mask_computes_nothing() -> None:
 
 
 # --- the judge
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]:
-    place = tmp_path_factory.mktemp("workers")
-    pool = SharedWorkers(place, "cpu", place / "cache", keep_spare=False)
-    yield pool
-    pool.end()
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ In the interpreter, on the CPU.
 """
 
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -27,14 +26,6 @@ from kmem.problem.source.load import FULL, execute_problem
 from kmem.problem.traced import untraced_problem
 from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Contract, Precision, Problem, Purity, Status, Workload
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]:
-    place = tmp_path_factory.mktemp("workers")
-    pool = SharedWorkers(place, "cpu", place / "cache", keep_spare=False)
-    yield pool
-    pool.end()
 
 
 @pytest.mark.slow(after=3)

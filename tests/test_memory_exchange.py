@@ -145,6 +145,10 @@ def test_an_export_leaves_out_what_others_have_already(filled: Memory, tmp_path:
         import_outcomes(every, tmp_path / "all.jsonl")
         assert _export(theirs, tmp_path / "t.jsonl") == _export(every, tmp_path / "e.jsonl")
     assert before == (shipped / "a.jsonl").read_text()
+    (shipped / "notes.jsonl").write_text("not an export")
+    with pytest.raises(MemoryStoreError, match="notes.jsonl is no export of kmem; name a file or"):
+        _export(filled, tmp_path / "x.jsonl", without=shipped)
+    assert not (tmp_path / "x.jsonl").exists()
 
 
 def test_a_retraction_counts_even_if_it_arrives_before_its_outcome(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from kmem.memory.team.lines import (
     Line,
     build_entry,
     header_lines,
+    is_export,
     outcome_lines,
     outgoing_settlements,
     read_lines,
@@ -89,7 +90,7 @@ def export_outcomes(
         MemoryStoreError: if there is no export at `without`.
     """
     written = Exchanged(0, 0, 0)
-    known = set[str]() if without is None else set().union(*map(record_hashes, _exports(without)))
+    known = set[str]() if without is None else _known_hashes(without)
     rows = (row for row in _stored_outcomes(memory) if row["hash"] not in known)
     lines = outcome_lines(memory, rows, sources=sources, redact=redact)
     kernels = set[str]()  # several outcomes may be of one
@@ -111,6 +112,18 @@ def export_outcomes(
             file.write(line + "\n")
             written += Exchanged(0, 1, 0)
     return written + Exchanged(0, 0, len(kernels))
+
+
+def _known_hashes(path: Path) -> set[str]:
+    known = set[str]()
+    for file in _exports(path):
+        if not is_export(file):
+            raise MemoryStoreError(
+                f"File {file} is no export of kmem; "
+                "name a file or directory that `kmem memory export` wrote"
+            )
+        known |= record_hashes(file)
+    return known
 
 
 def _stored_outcomes(memory: Memory) -> Iterator[Row]:

@@ -103,6 +103,19 @@ def settlement_lines(settlements: Iterable[Settlement]) -> Iterator[str]:
         )
 
 
+def is_export(path: Path) -> bool:
+    """Whether a file's first line is one of an export; an empty file holds nothing, and is one."""
+    with path.open("rb") as file:
+        first = file.readline()
+    if not first:
+        return True
+    try:
+        data = json.loads(first)
+        return "hash" in data or "licences" in data
+    except (ValueError, TypeError):
+        return False
+
+
 def record_hashes(path: Path) -> set[str]:
     """The hashes of a file's records, and of redacted ones the hashes of their originals."""
     found = set[str]()

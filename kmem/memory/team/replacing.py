@@ -4,7 +4,6 @@ A full disk or a kill leaves the old file. A file that is no export, or that hol
 new one lacks, stays unless its owner insists.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kmem.errors import OutputError
-from kmem.memory.team.lines import record_hashes
+from kmem.memory.team.lines import is_export, record_hashes
 
 _INSIST = "export to another path, or say --force"
 
@@ -47,19 +46,8 @@ def replace_export(path: Path, *, force: bool = False) -> Iterator[TextIO]:
 
 
 def _refuse_no_export(path: Path) -> None:
-    """Refuse what is there if its first line is none of an export; an empty file is nothing."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        first = file.readline()
-    if not first:
-        return
-    try:
-        data = json.loads(first)
-        is_export = "hash" in data or "licences" in data
-    except (ValueError, TypeError):
-        is_export = False
-    if not is_export:
+    """Refuse what is there if it is none."""
+    if path.exists() and not is_export(path):
         raise OutputError(f"File {path} is no export of kmem and would be overwritten; {_INSIST}")
 
 

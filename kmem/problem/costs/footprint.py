@@ -2,7 +2,7 @@
 
 from kmem.errors import DeviceMemoryError
 from kmem.problem.graph import Node, OpGraph
-from kmem.problem.operators.table import find_operator
+from kmem.problem.operators.table import may_be_view
 from kmem.records import Device, Problem
 
 _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"))
@@ -27,27 +27,25 @@ def most_inner_bytes(graph: OpGraph) -> int:
     last: dict[str, int] = {}
     for place, node in enumerate(graph.nodes):
         refs = tuple(node.refs())
-        owners.setdefault(node.name, owners[refs[0]] if refs and _is_view(node) else node.name)
+        owners.setdefault(
+            node.name, owners[refs[0]] if refs and _shares_memory(node) else node.name
+        )
         for name in (node.name, *refs):
             last[owners[name]] = place
-    ending: dict[int, list[str]] = {}
-    for name, place in last.items():
-        ending.setdefault(place, []).append(name)
     sizes: dict[str, int] = {}
     most = 0
     for place, node in enumerate(graph.nodes):
         if owners[node.name] == node.name and node.name not in outer:
             sizes[node.name] = _result_bytes(node)
         most = max(most, sum(sizes.values()))
-        for name in ending.get(place, ()):
-            sizes.pop(name, None)
+        for name in {owners[name] for name in (node.name, *node.refs())}:
+            if last[name] == place:
+                sizes.pop(name, None)
     return most
 
 
-def _is_view(node: Node) -> bool:
-    operator = find_operator(node.target)
-    is_part = node.target == "getitem"
-    return is_part or node.is_in_place or (operator is not None and operator.is_view)
+def _shares_memory(node: Node) -> bool:
+    return node.is_in_place or may_be_view(node.target)
 
 
 def _result_bytes(node: Node) -> int:

@@ -78,6 +78,12 @@ def find_operator(target: str) -> Operator | None:
     return _table.get(target) or _table.get(_packet(target))
 
 
+def may_be_view(target: str) -> bool:
+    """Whether a result may lie in the memory of what it is made from: a view, or a part of it."""
+    operator = find_operator(target)
+    return target == "getitem" or (operator is not None and operator.is_view)
+
+
 def lowering_of(graph: OpGraph, node: Node) -> Lowering | None:
     """How recipes can write a node; None if they cannot, or if kmem does not know its operator."""
     operator = find_operator(node.target)

@@ -7,10 +7,9 @@ Not covered: what the forward leaves in the attribute, which nobody who calls it
 are read before they are written as a whole.
 """
 
-from collections.abc import Collection
-
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.export.graph_signature import InputKind
 
 _WRITING = torch.ops.aten.copy_.default
 
@@ -30,16 +29,16 @@ def give_attributes_memory(model: torch.nn.Module, *, above: int) -> torch.nn.Mo
     return model
 
 
-def replace_overwritten(graph: torch.fx.Graph, names: Collection[str]) -> None:
+def replace_overwritten(program: torch.export.ExportedProgram) -> None:
     """Have whatever is copied over a whole tensor stand for it from then on.
 
-    The tensor is a placeholder without users then.
-
-    Args:
-        graph: of an exported program; changed in place.
-        names: of the placeholders that may be replaced.
+    The tensor is a placeholder without users then. The program's graph is changed in place.
     """
-    for holder in [node for node in graph.nodes if node.name in names]:
+    graph, signature = program.graph, program.graph_signature
+    kept = {
+        entry.arg.name for entry in signature.input_specs if entry.kind is InputKind.CONSTANT_TENSOR
+    }
+    for holder in [node for node in graph.nodes if node.name in kept]:
         write = next(iter(holder.users), None)
         if write is None or write.target is not _WRITING or write.args[0] is not holder:
             continue

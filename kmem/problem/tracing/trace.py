@@ -120,6 +120,7 @@ def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -
             raise
         except Exception as ex:  # noqa: BLE001 - see above
             raise Untraceable(export_reason(ex)) from ex
+    replace_overwritten(program)
     return _read_program(program, model.training)
 
 
@@ -163,12 +164,11 @@ def _init_inputs(module: ModuleType) -> list[object]:
     return list(module.get_init_inputs()) if hasattr(module, "get_init_inputs") else []
 
 
-_CONSTANT = InputKind.CONSTANT_TENSOR
 _KINDS = {
     InputKind.PARAMETER: "parameter",
     InputKind.BUFFER: "buffer",
     InputKind.USER_INPUT: "input",
-    _CONSTANT: "constant",
+    InputKind.CONSTANT_TENSOR: "constant",
 }
 
 
@@ -202,12 +202,10 @@ def read_flat_program(program: torch.export.ExportedProgram, training: bool) -> 
     outputs = ()
     constants: dict[str, str] = {}  # nodes that only copy a constant -> its placeholder
     signature = {entry.arg.name: entry for entry in program.graph_signature.input_specs}
-    constant = {name for name, entry in signature.items() if entry.kind is _CONSTANT}
-    replace_overwritten(program.graph, constant)
     for node in program.graph.nodes:
-        if node.name in constant and not node.users:
-            continue
         if node.op == "placeholder":
+            if signature[node.name].kind is InputKind.CONSTANT_TENSOR and not node.users:
+                continue
             placeholder = _read_placeholder(program, node, signature[node.name])
             placeholders.append(placeholder)
             if placeholder.kind == "constant":

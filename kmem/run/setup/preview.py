@@ -9,7 +9,7 @@ from kmem.plugins import Registry
 from kmem.problem.costs.footprint import least_bytes
 from kmem.problem.features.naming import name_operators
 from kmem.problem.graph import OpGraph
-from kmem.problem.operators.table import find_operator
+from kmem.problem.operators.table import may_be_view
 from kmem.records import Bound, Contract, Device, Problem
 from kmem.run.setup.tracing import trace_for_run
 from kmem.skills import load_library, load_recipes
@@ -58,7 +58,7 @@ def preview_problem(
     left = {
         node.target
         for node in graph.nodes
-        if node.name not in covered and not _is_view(node.target) and not is_counter(graph, node)
+        if node.name not in covered and not may_be_view(node.target) and not is_counter(graph, node)
     }
     small = traced.workloads.get("small")
     return Preview(
@@ -78,11 +78,6 @@ def preview_problem(
         library=tuple(sorted(left)),
         notes=(*notes, *left_out),
     )
-
-
-def _is_view(target: str) -> bool:
-    operator = find_operator(target)
-    return target == "getitem" or (operator is not None and operator.is_view)
 
 
 def _shapes(graphs: Mapping[str, OpGraph], name: str) -> tuple[tuple[int, ...], ...]:

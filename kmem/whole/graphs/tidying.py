@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
-from kmem.problem.operators.table import find_operator
+from kmem.problem.operators.table import find_operator, may_be_view
 from kmem.records import TensorSpec
 from kmem.whole.graphs.drawing import is_random
 from kmem.whole.graphs.pairing import in_pairs
@@ -159,9 +159,8 @@ def _in_place_results(graph: OpGraph, name: str) -> set[str]:
 
 
 def _shares(node: Node) -> bool:
-    operator = find_operator(node.target)
-    may_view = node.target == "getitem" or (operator is not None and operator.is_view)
-    return node.is_in_place or may_view or (operator is None and not _makes_new(node))
+    is_unknown = find_operator(node.target) is None and not _makes_new(node)
+    return node.is_in_place or may_be_view(node.target) or is_unknown
 
 
 def _makes_new(node: Node) -> bool:

@@ -205,12 +205,16 @@ class SlicedExpected(Expected):
     def compare(
         self, outputs: Sequence[torch.Tensor], find_origins: FindOrigins | None = None
     ) -> Comparison:
-        return self._with_memory(lambda slicing: self._compare(outputs, slicing, find_origins))
+        return self._slicing.in_finer_pieces(
+            lambda slicing: self._compare(outputs, slicing, find_origins)
+        )
 
     def compare_at(
         self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
     ) -> Comparison:
-        return self._with_memory(lambda slicing: self._compare_at(places, values, slicing))
+        return self._slicing.in_finer_pieces(
+            lambda slicing: self._compare_at(places, values, slicing)
+        )
 
     def _compare_at(
         self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor], slicing: Slicing
@@ -227,7 +231,7 @@ class SlicedExpected(Expected):
         return _compare_elements(values, oracles, eagers, self.answer.floors)
 
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
-        return self._with_memory(lambda slicing: self._noise(shake, slicing))
+        return self._slicing.in_finer_pieces(lambda slicing: self._noise(shake, slicing))
 
     def passing_adversaries(self) -> set[str]:
         return self._passing or set()
@@ -235,20 +239,6 @@ class SlicedExpected(Expected):
     @property
     def is_kept(self) -> bool:
         return True
-
-    def _with_memory(self, work: Callable[[Slicing], object]) -> object:
-        """Do the work, in finer pieces while the device's memory is short."""
-        slicing: Slicing | None = self._slicing
-        while slicing is not None:
-            try:
-                return work(slicing)
-            except torch.OutOfMemoryError:
-                if slicing.finer() is None:
-                    raise
-            finally:
-                torch.cuda.empty_cache()  # does nothing without a GPU
-            slicing = slicing.finer()
-        raise AssertionError("the last pieces either fit or raise")
 
     def _compare(
         self,

@@ -36,16 +36,9 @@ class Adding:
 
         Raises torch.OutOfMemoryError: if no piece fits, however fine.
         """
-        slicing: Slicing | None = self.slicing
-        while slicing is not None:
-            try:
-                return _add_up(run, values, slicing, is_mean=self.is_mean)
-            except torch.OutOfMemoryError:
-                torch.cuda.empty_cache()
-                slicing = slicing.finer()
-                if slicing is None:
-                    raise
-        raise AssertionError("the last pieces either fit or raise")
+        return self.slicing.in_finer_pieces(
+            lambda slicing: _add_up(run, values, slicing, is_mean=self.is_mean)
+        )
 
 
 def find_adding(eager: Run, double: Run, values: Sequence[object], floor: float) -> Adding | None:

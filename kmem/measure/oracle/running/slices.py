@@ -9,6 +9,7 @@ taken whole.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 import torch
 
@@ -19,6 +20,7 @@ from kmem.measure.oracle.running.forward import UNDEFINED
 PIECES = (4, 16, 64, 256)
 
 Run = Callable[[Sequence[object]], tuple[torch.Tensor, ...]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,23 @@ class Slicing:
         """The next larger number of pieces; None if there is none."""
         larger = [pieces for pieces in PIECES if pieces > self.pieces]
         return Slicing(self.sliced, larger[0]) if larger else None
+
+    def in_finer_pieces(self, work: Callable[["Slicing"], T]) -> T:
+        """Do the work, in finer pieces while the device's memory is short.
+
+        Raises torch.OutOfMemoryError: if no pieces are fine enough.
+        """
+        slicing: Slicing | None = self
+        while slicing is not None:
+            try:
+                return work(slicing)
+            except torch.OutOfMemoryError:
+                if slicing.finer() is None:
+                    raise
+            finally:
+                torch.cuda.empty_cache()  # does nothing without a GPU
+            slicing = slicing.finer()
+        raise AssertionError("the last pieces either fit or raise")
 
 
 def find_slicing(
