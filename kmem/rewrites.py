@@ -73,7 +73,9 @@ class Rewrites:
 
     def __init__(self, loaded: Mapping[str, Rewrite] | None = None) -> None:
         self.loaded = dict(loaded or {})
+        # both hold what they were made of, so that its id stays its own
         self._made: dict[tuple[int, tuple[SiteChoice, ...]], tuple[TracedProblem, Rewritten]] = {}
+        self._next: dict[tuple[str, int], tuple[TracedProblem, Sequence[Rewritten]]] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self.loaded
@@ -95,7 +97,7 @@ class Rewrites:
         for step in steps:
             made = None if made is None else self._one_more(made, step)
         if made is not None:
-            self._made[key] = traced, made  # holds the problem, so that its id stays its own
+            self._made[key] = traced, made
         return made
 
     def next_steps(self, rewritten: Rewritten, names: Sequence[str]) -> list[Rewritten]:
@@ -105,31 +107,28 @@ class Rewrites:
 
         Raises RecipeError: if the code of a rewrite raises anything.
         """
-        found = []
-        for name in names:
-            for rewriting in self._match(name, rewritten.traced, "full"):
-                step = SiteChoice(rewriting.site, rewriting.operator, name, ())
-                further = self._one_more(rewritten, step)
-                if further is not None:
-                    found.append(further)
-        return found
+        return [further for name in names for further in self._next_steps_of(name, rewritten)]
 
-    def _match(self, name: str, traced: TracedProblem, workload: str) -> Sequence[Rewriting]:
+    def _next_steps_of(self, name: str, rewritten: Rewritten) -> Sequence[Rewritten]:
+        key = name, id(rewritten.traced)
+        if key not in self._next:
+            places = self._match(name, rewritten.traced, "full")
+            steps = [SiteChoice(site, each.operator, name, ()) for site, each in places.items()]
+            further = [self._one_more(rewritten, step) for step in steps]
+            found = [each for each in further if each is not None]
+            self._next[key] = rewritten.traced, found
+        return self._next[key][1]
+
+    def _match(self, name: str, traced: TracedProblem, workload: str) -> Mapping[str, Rewriting]:
+        """The places of a rewrite by their sites, in graph order."""
         with foreign_code(f"the rewrite of {name}", RecipeError):
-            return self.loaded[name].rewritings(traced.graphs[workload], traced.contract)
+            return traced.graphs[workload].once(_places, self.loaded[name], traced.contract)
 
     def _one_more(self, rewritten: Rewritten, step: SiteChoice) -> Rewritten | None:
         traced, graphs = rewritten.traced, {}
         first: Rewriting | None = None
         for workload in traced.graphs:
-            rewriting = next(
-                (
-                    each
-                    for each in self._match(step.recipe, traced, workload)
-                    if each.site == step.site
-                ),
-                None,
-            )
+            rewriting = self._match(step.recipe, traced, workload).get(step.site)
             if rewriting is None:
                 return None
             graphs[workload] = rewriting.graph
@@ -144,3 +143,10 @@ class Rewrites:
             (*rewritten.reasons, first.reason),
             tuple(sorted({*rewritten.flags, *first.flags})),
         )
+
+
+def _places(graph: OpGraph, rewrite: Rewrite, contract: Contract) -> Mapping[str, Rewriting]:
+    places: dict[str, Rewriting] = {}
+    for rewriting in rewrite.rewritings(graph, contract):
+        places.setdefault(rewriting.site, rewriting)
+    return places

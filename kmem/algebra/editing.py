@@ -128,13 +128,32 @@ class GraphEditor:
 
         Raises CannotRewrite: if the node's value is an output, or differs in shape or dtype.
         """
-        old, new = self.graph.spec(self.at), self.spec(value)
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise CannotRewrite(f"{self.at} is {old}, {value.name} {new}")
         if self.at in self.graph.outputs:
+            self._check_stands_for(self.at, value)
             return self.replaced(value)
-        nodes = [_reading(node, self.at, value) for node in self.graph.nodes]
+        return self.forgotten_all({self.at: value})
+
+    def forgotten_all(self, values: Mapping[str, Ref]) -> OpGraph:
+        """The graph in which readers of several nodes read older values instead, none an output.
+
+        Raises CannotRewrite: if a value differs in shape or dtype from what stands for it.
+        """
+        older: dict[str, Ref] = {}
+        nodes = []
+        for node in self.graph.nodes:
+            for name in [name for name in node.refs() if name in older]:
+                node = _reading(node, name, older[name])
+            if node.name in values:
+                value = values[node.name]
+                self._check_stands_for(node.name, value)
+                older[node.name] = older.get(value.name, value)
+            nodes.append(node)
         return self._inferred_anew(_without_dead(nodes, self.graph.outputs))
+
+    def _check_stands_for(self, name: str, value: Ref) -> None:
+        old, new = self.graph.spec(name), self.spec(value)
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise CannotRewrite(f"{name} is {old}, {value.name} {new}")
 
     def _free_name(self) -> str:
         taken = {*self._specs, *(node.name for node in (*self.graph.nodes, *self._after))}
@@ -147,7 +166,10 @@ class GraphEditor:
         return replace(node, output=_infer(node, self._specs))
 
     def _inferred_anew(self, nodes: list[Node]) -> OpGraph:
-        """The graph of these nodes, with strides as torch makes them from the new values."""
+        """The graph of these nodes, with strides as torch makes them from the new values.
+
+        A node that is left as it was, and reads what lies as it did, makes what it made.
+        """
         specs = {
             placeholder.name: placeholder.spec
             for placeholder in self.graph.placeholders
@@ -159,7 +181,7 @@ class GraphEditor:
             if node.target == "getitem":
                 source, place = node.args
                 node = replace(node, output=several.get(source.name, ())[place])
-            elif isinstance(node.output, TensorSpec):
+            elif isinstance(node.output, TensorSpec) and not self._is_as_before(node, specs):
                 node = replace(node, output=_infer(node, specs))
             elif isinstance(node.output, tuple):
                 several[node.name] = node.output
@@ -171,10 +193,29 @@ class GraphEditor:
                 raise CannotRewrite(f"the output {name} would lie otherwise in memory")
         return replace(self.graph, nodes=tuple(found))
 
+    def _is_as_before(self, node: Node, specs: Mapping[str, TensorSpec]) -> bool:
+        before = self.graph.node(node.name)
+        if before is node:  # the usual case, by far
+            return all(specs.get(name) == self._specs.get(name) for name in node.refs())
+        if before is None or (before.target, before.output) != (node.target, node.output):
+            return False
+        return _described(before, self._specs) == _described(node, specs)
+
 
 def is_rewritten(name: str) -> bool:
     """Whether a node is an editor's, by its name; one that took another's place has its name."""
     return re.search(rf"{_NEW}\d+$", name) is not None
+
+
+def _described(node: Node, specs: Mapping[str, TensorSpec]) -> tuple[object, ...]:
+    """What a node's result depends on: its arguments, values as their shapes and strides."""
+
+    def describe(arg: Arg) -> object:
+        if isinstance(arg, tuple):
+            return tuple(describe(item) for item in arg)
+        return specs.get(arg.name) if isinstance(arg, Ref) else arg
+
+    return describe(node.args), {key: describe(arg) for key, arg in node.kwargs.items()}
 
 
 def _infer(node: Node, specs: dict[str, TensorSpec]) -> TensorSpec:
@@ -202,10 +243,14 @@ def _same_layout(one: TensorSpec, other: TensorSpec) -> bool:
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:
     for old, new in names.items():
         node = _reading(node, old, Ref(new))
-    return replace(node, name=names.get(node.name, node.name))
+    name = names.get(node.name, node.name)
+    return node if name == node.name else replace(node, name=name)
 
 
 def _reading(node: Node, old: str, new: Ref) -> Node:
+    if old not in node.refs():
+        return node
+
     def swap(arg: Arg) -> Arg:
         if isinstance(arg, tuple):
             return tuple(swap(item) for item in arg)

@@ -40,11 +40,12 @@ class RemoveDeadWork(Rewrite):
     """What nothing reads, f(x) = x, and norms of x + b where b is the same for all they centre."""
 
     def rewritings(self, graph: OpGraph, contract: Contract) -> Sequence[Rewriting]:
-        """Every operator that changes nothing, and every bias that the next norm takes out.
+        """Every reduction of one element, and every bias that the next norm takes out.
 
-        What nothing reads goes all at once.
+        What nothing reads goes all at once, and so does what changes nothing at any sizes: one by
+        one, a network's dozens of dropouts would be looked at again behind each that went.
         """
-        found = _without_unread(graph)
+        found = [*_without_unread(graph), *_without_unchanged(graph)]
         for node in graph.nodes:
             for word, make, reason, flags in _changes(graph, node):
                 try:
@@ -61,7 +62,7 @@ def _changes(graph: OpGraph, node: Node) -> Iterator[Change]:
     source = node.args[0]
     if not isinstance(source, Ref) or _is_several(graph, source):
         return
-    if (word := _unchanged(graph, node, source)) is not None:
+    if (word := _of_one(graph, node, source)) is not None:
 
         def drop() -> OpGraph:
             editor = GraphEditor(graph, node.name)
@@ -115,25 +116,52 @@ def _is_several(graph: OpGraph, source: Ref) -> bool:
     return node is not None and not isinstance(node.output, TensorSpec)
 
 
-def _unchanged(graph: OpGraph, node: Node, source: Ref) -> str | None:
-    """The word for an operator whose result has the elements of its first operand, else None."""
+def _of_one(graph: OpGraph, node: Node, source: Ref) -> str | None:
+    """The word for a reduction of a single element, which is that element, else None."""
     before = graph.spec(source.name)
+    if node.target not in _OF_ONE or node.kwargs or before.dtype != node.spec.dtype:
+        return None
+    dims = node.args[1] if len(node.args) > 1 else None
+    listed = (dims,) if isinstance(dims, int) else dims
+    if isinstance(listed, tuple) and listed and all(before.shape[dim] == 1 for dim in listed):
+        return _OF_ONE[node.target]
+    return None
+
+
+def _without_unchanged(graph: OpGraph) -> list[Rewriting]:
+    """The graph without operators whose results have their first operands' elements, if any."""
+    gone = [node for node in graph.nodes if _is_unchanged(graph, node)]
+    inner = {node.name: node.args[0] for node in gone if node.name not in graph.outputs}
+    try:
+        left = GraphEditor(graph, gone[0].name).forgotten_all(inner) if inner else graph
+        for node in gone:
+            if node.name in graph.outputs:
+                last = left.node(node.name)
+                left = GraphEditor(left, last.name).forgotten(last.args[0])
+    except CannotRewrite:
+        return []
+    if not gone:
+        return []
+    first = f"{gone[0].name} changes nothing"
+    reason = first if len(gone) == 1 else f"{first}, nor do {len(gone) - 1} others"
+    return [Rewriting(gone[0].name, "pointwise", left, reason, ())]
+
+
+def _is_unchanged(graph: OpGraph, node: Node) -> bool:
+    """Whether a result has the elements of the first operand, at these sizes and all others."""
+    if not isinstance(node.output, TensorSpec) or not node.args:
+        return False
+    source = node.args[0]
+    if not isinstance(source, Ref) or _is_several(graph, source):
+        return False
     if node.target == "aten.dropout.default":
-        is_off = not node.args[2] or node.args[1] == 0
-        return "pointwise" if is_off else None
-    if node.target in _OF_ONE and not node.kwargs and before.dtype == node.spec.dtype:
-        dims = node.args[1] if len(node.args) > 1 else None
-        listed = (dims,) if isinstance(dims, int) else dims
-        if isinstance(listed, tuple) and listed and all(before.shape[dim] == 1 for dim in listed):
-            return _OF_ONE[node.target]
-    if node.target in _NEUTRAL and not node.kwargs and before == node.spec:
+        return not node.args[2] or node.args[1] == 0
+    if node.target in _NEUTRAL and not node.kwargs and graph.spec(source.name) == node.spec:
         operand = node.args[1]
         is_number = isinstance(operand, int | float) and not isinstance(operand, bool)
-        return "pointwise" if is_number and operand == _NEUTRAL[node.target] else None
+        return is_number and operand == _NEUTRAL[node.target]
     maker = graph.node(source.name)
-    if node.target in _IDEMPOTENT and maker is not None and maker.target == node.target:
-        return "pointwise"
-    return None
+    return node.target in _IDEMPOTENT and maker is not None and maker.target == node.target
 
 
 # --- biases that a norm takes out

@@ -45,22 +45,28 @@ def _is_pointwise(graph: OpGraph, node: Node) -> bool:
     return not node.is_in_place and isinstance(lowering_of(graph, node), Pointwise)
 
 
-def find_rewritten(traced: TracedProblem, rewrites: Rewrites) -> dict[str, Rewritten]:
+def find_rewritten(
+    traced: TracedProblem, rewrites: Rewrites, names: Sequence[str] | None = None
+) -> dict[str, Rewritten]:
     """Rewritten forms of a problem, by the rewrite that is their direction, best first.
 
     The first is the best chain of all rewrites, named after the one that takes most off. Others
     are what a rewrite reaches by itself, where it takes something off and reaches another graph.
 
+    Args:
+        names: of the rewrites that may act; None for all that are loaded.
+
     Raises RecipeError: if the code of a rewrite raises anything.
     """
-    if traced.graph.opaque_reason is not None or not rewrites.loaded:
+    names = sorted(rewrites.loaded if names is None else names)
+    if traced.graph.opaque_reason is not None or not names:
         return {}
     whole = Rewritten(traced, (), (), ())
-    chain, gains = _descend(whole, rewrites, sorted(rewrites.loaded))
+    chain, gains = _descend(whole, rewrites, names)
     if not chain.steps:
         return {}
     found = {max(gains, key=gains.__getitem__): chain}
-    for name in sorted(rewrites.loaded):
+    for name in names if len(names) > 1 else ():
         alone, _ = _descend(whole, rewrites, [name])
         known = [each.traced.graph.hash for each in found.values()]
         if name not in found and alone.steps and alone.traced.graph.hash not in known:

@@ -12,11 +12,17 @@ tensors.
 import base64
 import mmap
 import os
+import threading
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+#: Threads of a judge make tensors beside one another, and torch ends the process where a pool is
+#: given back while another thread allocates to one. Source: torch 2.11, CUDACachingAllocator.cpp,
+#: synchronize_and_free_events; five of level 3's models on H200s, 2026-11-28.
+_POOLS = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +115,12 @@ def _empty_apart(count: int, dtype: torch.dtype, device: torch.device) -> torch.
 
     Source: CUDA Runtime API, cudaIpcGetMemHandle ("sub-allocations"); torch.cuda.MemPool.
     """
-    with torch.cuda.use_mem_pool(torch.cuda.MemPool(), device=device):
-        return torch.empty(count, dtype=dtype, device=device)
+    with _POOLS:
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool, device=device):
+            found = torch.empty(count, dtype=dtype, device=device)
+        del pool  # while no other thread allocates to one
+    return found
 
 
 def reserve_file(path: str, nbytes: int) -> None:

@@ -142,13 +142,14 @@ def _load_rewrites(
 ) -> tuple[Rewrites, list[str]]:
     """The rewrites of the skills, those that fail on this problem left out, with the reasons."""
     loaded, left_out = load_rewrites(skills.values())
+    rewrites = Rewrites(loaded)
     for name in sorted(loaded):
         try:
-            find_rewritten(traced, Rewrites({name: loaded[name]}))
+            find_rewritten(traced, rewrites, [name])
         except RecipeError as ex:  # one skill's fault must not end the run
             left_out.append(f"Skill {name} is left out: {ex}; mend or remove {skills[name].path}")
-            del loaded[name]
-    return Rewrites(loaded), left_out
+            del rewrites.loaded[name]
+    return rewrites, left_out
 
 
 def load_library(registry: Registry) -> dict[str, Skill]:
