@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from kmem.errors import ProblemError
+from kmem.problem.sizing.program import MAX_SMALL_RESULTS, computes_much
 from kmem.problem.sizing.workload import (
     MAX_SMALL_ELEMENTS,
     derive_small_workload,
@@ -171,6 +172,56 @@ def test_a_window_larger_than_the_smallest_sizes_limits_how_far_they_shrink() ->
     )
     ((_, height, width),) = sizes_at(problem, derive_small_workload(problem))[0]
     assert min(height, width) >= 31
+
+
+def deconvolved(batch: int, side: int, forward: str) -> Problem:
+    """Few inputs and few outputs; between them each input value becomes 25 of 256 channels."""
+    return problem_of(
+        f"BATCH = {batch}\nSIDE = {side}",
+        forward,
+        "torch.rand(BATCH, 128, SIDE, SIDE)",
+        init="self.conv = torch.nn.ConvTranspose2d(128, 256, 5)",
+    )
+
+
+@pytest.mark.parametrize(("batch", "side"), [(16, 64), (2, 15)])
+def test_sizes_shrink_on_while_the_forward_computes_much_between_small_inputs_and_outputs(
+    batch: int, side: int
+) -> None:
+    problem = deconvolved(batch, side, "return self.conv(x).mean((2, 3))")
+    heavy = Workload("small", (("BATCH", 2), ("SIDE", 15)))
+    assert sizes_at(problem, heavy)[1] <= MAX_SMALL_ELEMENTS
+    assert computes_much(trace_problem(execute_problem(problem, heavy)))
+    workload = derive_small_workload(problem)
+    assert dict(workload.constants)["SIDE"] == 11
+    assert not computes_much(trace_problem(execute_problem(problem, workload)))
+
+
+def test_values_between_inputs_and_outputs_count_as_multiply_adds_do() -> None:
+    problem = problem_of(
+        "SIDE = 4096",
+        "return torch.sin(x[:, None] + x).mean()",
+        "torch.rand(SIDE)",
+    )
+    results = {size: 2 * size * size + 1 for size in (641, 769)}
+    assert results[641] <= MAX_SMALL_RESULTS < results[769]
+    assert derive_small_workload(problem).constants == (("SIDE", 641),)
+
+
+@pytest.mark.parametrize(("window", "side"), [(7, 11), (8, 15)])
+def test_lighter_sizes_that_leave_a_pooling_one_column_are_not_taken(
+    window: int, side: int
+) -> None:
+    # of side 11 the convolution makes 15 columns
+    problem = deconvolved(16, 64, f"return torch.max_pool2d(self.conv(x), {window})")
+    assert derive_small_workload(problem).constants == (("BATCH", 2), ("SIDE", side))
+
+
+@pytest.mark.parametrize(("operators", "side"), [(30, 11), (60, 15)])
+def test_lighter_sizes_are_not_looked_for_in_networks(operators: int, side: int) -> None:
+    chain = "self.conv(x).mean((2, 3))" + ".neg()" * operators
+    problem = deconvolved(16, 64, f"return {chain}")
+    assert dict(derive_small_workload(problem).constants)["SIDE"] == side
 
 
 def test_a_problem_that_is_small_needs_nothing_replaced() -> None:

@@ -104,13 +104,15 @@ def _refs(arg: Arg) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Index:
-    """Where things are in a graph: found once, so that no lookup has to go through all nodes."""
+class _Wiring:
+    """Where things are in a graph: found once, so that no lookup has to go through all nodes.
 
-    nodes: Mapping[str, Node]
+    It says what reads what, not what is computed: a graph that hides nodes has the same.
+    """
+
     places: Mapping[str, int]  # of nodes, in execution order
     placeholders: Mapping[str, Placeholder]
-    users: Mapping[str, tuple[Node, ...]]
+    users: Mapping[str, tuple[int, ...]]  # the places of nodes that read a value
     ancestors: Mapping[str, int]  # of a node: one bit for the place of each node before it
 
 
@@ -132,24 +134,27 @@ class OpGraph:
     opaque_reason: str | None = None
 
     @cached_property
-    def _index(self) -> _Index:
-        users: dict[str, list[Node]] = {}
+    def _wiring(self) -> _Wiring:
+        users: dict[str, list[int]] = {}
         places: dict[str, int] = {}
         ancestors: dict[str, int] = {}
         for place, node in enumerate(self.nodes):
             before = 0
             for name in dict.fromkeys(node.refs()):
-                users.setdefault(name, []).append(node)
+                users.setdefault(name, []).append(place)
                 if name in places:
                     before |= ancestors[name] | 1 << places[name]
             places[node.name], ancestors[node.name] = place, before
-        return _Index(
-            {node.name: node for node in self.nodes},
+        return _Wiring(
             places,
             {placeholder.name: placeholder for placeholder in self.placeholders},
             {name: tuple(readers) for name, readers in users.items()},
             ancestors,
         )
+
+    @cached_property
+    def _hidden(self) -> tuple[Node, ...]:
+        return tuple(map(_hide, self.nodes))
 
     @cached_property
     def _found(self) -> dict[tuple[object, ...], object]:
@@ -175,11 +180,12 @@ class OpGraph:
 
     def node(self, name: str) -> Node | None:
         """The node that makes a value; None for placeholders."""
-        return self._index.nodes.get(name)
+        place = self._wiring.places.get(name)
+        return None if place is None else self.nodes[place]
 
     def placeholder(self, name: str) -> Placeholder | None:
         """The placeholder of a name; None for what a node makes."""
-        return self._index.placeholders.get(name)
+        return self._wiring.placeholders.get(name)
 
     def spec(self, name: str) -> TensorSpec:
         """Shape, dtype and strides of a value.
@@ -198,26 +204,30 @@ class OpGraph:
 
     def users(self, name: str) -> tuple[Node, ...]:
         """Nodes that read a value, in execution order."""
-        return self._index.users.get(name, ())
+        return tuple(self.nodes[place] for place in self._wiring.users.get(name, ()))
 
     def place(self, name: str) -> int:
         """Where a node stands in execution order."""
-        return self._index.places[name]
+        return self._wiring.places[name]
 
     def depends_on(self, name: str, nodes: Iterable[str]) -> bool:
         """Whether a value is computed from the result of one of these nodes."""
-        places = self._index.places
+        places = self._wiring.places
         mask = sum(1 << places[node] for node in set(nodes))
-        return bool(self._index.ancestors.get(name, 0) & mask)
+        return bool(self._wiring.ancestors.get(name, 0) & mask)
 
     def hiding(self, names: Collection[str]) -> "OpGraph":
         """The same values, with the operators of these nodes unknown: nothing can match them.
 
         In-place ones are still known to be in place.
         """
-        return replace(
-            self, nodes=tuple(_hide(node) if node.name in names else node for node in self.nodes)
+        nodes = tuple(
+            hidden if node.name in names else node
+            for node, hidden in zip(self.nodes, self._hidden, strict=True)
         )
+        made = replace(self, nodes=nodes)
+        vars(made)["_wiring"] = self._wiring  # a large graph is hidden a thousand times
+        return made
 
     def has_one_user(self, name: str) -> bool:
         """Whether exactly one node reads the value and it is not an output.

@@ -11,8 +11,10 @@ smaller ones. In this order, until a way works:
 5. Parts of the tensors that come out of `get_inputs`, whatever made them.
 
 Every choice is checked by tracing on fake tensors: the same operators in the same order as at full
-size. Sizes that `Model` itself reads or contains stay, for emitted modules contain it as it is. Not
-covered: whether the values still mean the same.
+size. Sizes that `Model` itself reads or contains stay, for emitted modules contain it as it is.
+Where the forward computes too much between few inputs and few outputs (program.py counts it), the
+ways are tried once more for sizes at which it does not. Not covered: whether the values still mean
+the same.
 """
 
 import logging
@@ -24,7 +26,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kmem.errors import ProblemError
 from kmem.host.syntax import parse_python
-from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.graph import OpGraph
+from kmem.problem.sizing.program import (
+    computes_much,
+    count_held,
+    count_outputs,
+    longer_axes,
+    shape_of_program,
+)
 from kmem.problem.sizing.shrinking import KEEP_BELOW, STYLES, proposals, smallest_proposal
 from kmem.problem.source.load import (
     FULL,
@@ -45,7 +54,7 @@ from kmem.problem.source.reach import (
 from kmem.problem.source.substitution import Sizes, axes_of, place_of, written_sizes
 from kmem.problem.tracing.fake import quiet_fake_tensors
 from kmem.problem.tracing.trace import trace_problem
-from kmem.records import Problem, TensorSpec, Workload
+from kmem.records import Problem, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +74,9 @@ _CALLS_MORE_OR_LESS = 0.1
 #: A graph of so many takes a second to trace.
 _MANY_NODES = 400
 
+#: Of graphs of more, networks, no lighter sizes are looked for: that takes minutes.
+_FEW_NODES = 40
+
 #: How many sizes in a row may fail before a style is given up: what a module refuses at these, it
 #: hardly takes at the next.
 _FAILURES = 6
@@ -76,7 +88,8 @@ def derive_small_workload(problem: Problem) -> Workload:
     Returns: One with `small_inputs` if the problem has `get_small_inputs`; one without constants if
         the problem is small as it is; else the largest sizes within MAX_SMALL_ELEMENTS. Where
         parameters are so large that no sizes are, the smallest sizes that work, and a warning in
-        the log.
+        the log. Where a forward computes much at these sizes, the largest at which it does not,
+        if there are any.
     Raises ProblemError: if the inputs are large and nothing makes them smaller.
     """
     full = execute_problem(problem)
@@ -84,7 +97,7 @@ def derive_small_workload(problem: Problem) -> Workload:
         return Workload("small", small_inputs=True)
     search = _Search(problem, trace_problem(full, both_modes=False))
     if search.is_small(FULL):
-        return Workload("small")
+        return _lighter(search, Workload("small"), problem, full)
     workload = _first_that_fits(search, problem, full)
     if workload is None:
         raise ProblemError(
@@ -98,7 +111,22 @@ def derive_small_workload(problem: Problem) -> Workload:
             problem.path,
             search.elements(workload),
         )
-    return workload
+    return _lighter(search, workload, problem, full)
+
+
+def _lighter(
+    search: "_Search", chosen: Workload, problem: Problem, full: types.ModuleType
+) -> Workload:
+    """The workload chosen; if its forward computes much, a small one of which it does not.
+
+    The latter keeps every axis of every result longer than one, for a kernel of a pooling whose
+    result has one column left has other loops than that at full size.
+    """
+    if len(search.graph.nodes) > _FEW_NODES or not search.computes_much(chosen):
+        return chosen
+    search.light = True
+    lighter = _first_that_fits(search, problem, full)
+    return lighter if lighter is not None and search.is_small(lighter) else chosen
 
 
 def _first_that_fits(
@@ -184,6 +212,7 @@ class _Search:
     def __init__(self, problem: Problem, graph: OpGraph) -> None:
         self.problem = problem
         self.graph = graph
+        self.light = False  # whether sizes at which the forward computes much are passed over
         self._graphs: dict[Workload, OpGraph] = {FULL: graph}
         self._inputs: dict[Workload, int] = {}  # elements, by the sizes that shape inputs
         self._forwards: dict[Workload, tuple[bool, ForwardSizes | None]] = {}
@@ -227,6 +256,8 @@ class _Search:
             if self._runs_too_large(last, parameters_stay):  # as all the larger ones would
                 too_large = too_large or last
                 continue
+            if self.light and self._runs_and_computes_much(last, parameters_stay):
+                continue
             settled = too_large is not None
             for workload in proposals(constants, style, by_value):
                 if self._input_elements(workload) > MAX_SMALL_ELEMENTS and workload != last:
@@ -243,7 +274,9 @@ class _Search:
                     if failures >= _FAILURES:
                         break
                     continue
-                total = self._input_elements(workload) + _output_elements(graph)
+                if self.light and computes_much(graph):
+                    continue
+                total = self._input_elements(workload) + count_outputs(graph)
                 if total >= _AMPLE_ELEMENTS:
                     return workload
                 if total > most:
@@ -279,7 +312,7 @@ class _Search:
             return False
         if sizes is None:  # tracing says
             graph = self._graph_at(workload)
-            outputs, parameters = _output_elements(graph), _parameter_elements(graph)
+            outputs, parameters = count_outputs(graph), count_held(graph)
         else:
             outputs, parameters = sizes.outputs, sizes.parameters
         too_wide = not parameters_stay and parameters > MAX_SMALL_PARAMETERS
@@ -299,7 +332,7 @@ class _Search:
 
     def elements(self, workload: Workload) -> int:
         """Elements of all inputs and, if the graph can be traced, outputs."""
-        return self._input_elements(workload) + _output_elements(self._graph_at(workload))
+        return self._input_elements(workload) + count_outputs(self._graph_at(workload))
 
     def is_small(self, workload: Workload) -> bool:
         """Whether the interpreter handles a workload in seconds."""
@@ -307,8 +340,15 @@ class _Search:
             workload
         )
 
+    def computes_much(self, workload: Workload) -> bool:
+        return computes_much(self._graph_at(workload))
+
+    def _runs_and_computes_much(self, workload: Workload, parameters_stay: bool) -> bool:
+        runs, _ = self._run_forward(workload, parameters_stay)
+        return runs and self.computes_much(workload)
+
     def has_large_parameters(self, workload: Workload) -> bool:
-        return _parameter_elements(self._graph_at(workload)) > MAX_SMALL_PARAMETERS
+        return count_held(self._graph_at(workload)) > MAX_SMALL_PARAMETERS
 
     def _graph_at(self, workload: Workload) -> OpGraph:
         if workload not in self._graphs:
@@ -340,8 +380,12 @@ class _Search:
         It must run the same operators, on the same parameters if these are to stay.
         """
         graph = self._graph_at(workload)
-        wanted = _shape_of_program(self.graph, parameters_stay)
-        return graph if _shape_of_program(graph, parameters_stay) == wanted else None
+        wanted = shape_of_program(self.graph, parameters_stay)
+        if shape_of_program(graph, parameters_stay) != wanted:
+            return None
+        if self.light and longer_axes(graph) != longer_axes(self.graph):
+            return None
+        return graph
 
 
 def _count_parameters(module: types.ModuleType) -> int | None:
@@ -350,38 +394,3 @@ def _count_parameters(module: types.ModuleType) -> int | None:
         return count_parameters(module)
     except ProblemError:
         return None
-
-
-def _shape_of_program(graph: OpGraph, parameters_stay: bool) -> tuple[object, ...]:
-    parameters = [
-        (placeholder.target, placeholder.spec if parameters_stay else _rank(placeholder.spec))
-        for placeholder in graph.placeholders
-        if placeholder.kind in ("parameter", "buffer")
-    ]
-    ranks = [_rank(node.output) for node in graph.nodes]
-    targets = [node.target for node in graph.nodes]
-    alone = [_stands_alone(graph, node) for node in graph.nodes]
-    return (graph.opaque_reason is None, targets, ranks, alone, parameters)
-
-
-def _stands_alone(graph: OpGraph, node: Node) -> bool:
-    """Whether each channel of a group norm is a group: its kernels are those of another norm."""
-    if not node.target.startswith("aten.group_norm") or not isinstance(node.args[0], Ref):
-        return False
-    return graph.spec(node.args[0].name).shape[1] == node.args[1]
-
-
-def _rank(output: TensorSpec | tuple[TensorSpec, ...] | None) -> object:
-    return len(output.shape) if isinstance(output, TensorSpec) else None
-
-
-def _output_elements(graph: OpGraph) -> int:
-    return sum(graph.spec(name).numel for name in graph.outputs)
-
-
-def _parameter_elements(graph: OpGraph) -> int:
-    return sum(
-        placeholder.spec.numel
-        for placeholder in graph.placeholders
-        if placeholder.kind in ("parameter", "buffer") and placeholder.spec is not None
-    )
