@@ -14,7 +14,7 @@ from kmem.codegen.convolutions.convolution import find_convolutions
 from kmem.codegen.regions.matching import FoundRegion, find_row_regions
 from kmem.devices import named_target
 from kmem.problem.graph import OpGraph
-from kmem.records import Contract
+from kmem.records import Contract, Precision
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
@@ -370,6 +370,25 @@ def test_what_follows_is_exact_on_the_last_rung(name: str, channels: int, rungs:
     texts = [written(name, site, rung) for rung in found]
     assert ["stable_exp" in text for text in texts] == [False] * (len(found) - 1) + [True]
     assert all("kmem_exp(" in text for text in texts[:-1])
+
+
+@pytest.mark.parametrize(
+    ("call", "is_exact"),
+    [
+        ("Conv2d(3, 32, 3, stride=2, padding=1)", True),  # level 3's MobileNetV2
+        ("Conv2d(3, 64, 7, stride=2, padding=3)", False),  # its ResNet18
+        ("Conv2d(3, 8, 3)", False),
+        ("Conv2d(16, 64, 3)", False),
+    ],
+)
+def test_pictures_under_few_taps_begin_with_split_products(call: str, is_exact: bool) -> None:
+    channels = int(call[len("Conv2d(") :].split(",")[0])
+    _, graph = trace_source(problem(call, (2, channels, 32, 32)))
+    (site,) = DIRECT.match(graph, Contract())
+    assert site.detail.is_eager_exact == is_exact
+    if is_exact:
+        (tf32,) = DIRECT.match(graph, Contract(precision=Precision.TF32))
+        assert not tf32.detail.is_eager_exact
 
 
 def written(name: str, site, rung: int) -> str:
