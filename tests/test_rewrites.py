@@ -399,3 +399,28 @@ def test_what_a_rewrite_cannot_keep_equal_it_leaves_alone(name: str, source: str
     _, graph = trace_source(source)
     assert graph.opaque_reason is None, graph.opaque_reason
     assert rewrite(name).rewritings(graph, Contract()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (  # all at once
+            "return ((F.dropout(x, 0.0).relu().relu() * 1.0) - 0).exp()",
+            ["aten.relu.default", "aten.exp.default"],
+        ),
+        (  # a view of an expanded value needs the copy in front of it
+            "y = F.dropout(x.exp()[:, None].expand(-1, 3, -1), 0.0).view(-1)\n"
+            "        return y, F.dropout(x.relu(), 0.0).abs()",
+            ["aten.dropout.default", "aten.relu.default", "aten.abs.default"],
+        ),
+        ("return F.dropout(x.relu(), 0.0)", ["aten.relu.default"]),  # an output
+    ],
+)
+def test_what_changes_nothing_goes_in_one_step_but_for_what_a_reader_needs(
+    body: str, left: list[str]
+) -> None:
+    _, graph = trace_source(problem("pass", body, "N, 7"))
+    (found,) = rewrite(DEAD).rewritings(graph, Contract())
+    targets = [node.target for node in found.graph.nodes]
+    assert [each for each in targets if each in {*left, "aten.dropout.default"}] == left
+    assert "aten.mul.Tensor" not in targets and "aten.sub.Tensor" not in targets

@@ -1,6 +1,7 @@
 """What nothing reads goes, what gives back its input, and what the next operator takes out."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from kmem.algebra.editing import CannotRewrite, GraphEditor
@@ -130,21 +131,28 @@ def _of_one(graph: OpGraph, node: Node, source: Ref) -> str | None:
 
 def _without_unchanged(graph: OpGraph) -> list[Rewriting]:
     """The graph without operators whose results have their first operands' elements, if any."""
-    gone = [node for node in graph.nodes if _is_unchanged(graph, node)]
-    inner = {node.name: node.args[0] for node in gone if node.name not in graph.outputs}
-    try:
-        left = GraphEditor(graph, gone[0].name).forgotten_all(inner) if inner else graph
-        for node in gone:
-            if node.name in graph.outputs:
-                last = left.node(node.name)
-                left = GraphEditor(left, last.name).forgotten(last.args[0])
-    except CannotRewrite:
-        return []
+    unchanged = [node for node in graph.nodes if _is_unchanged(graph, node)]
+    inner = {node.name: node.args[0] for node in unchanged if node.name not in graph.outputs}
+    left = graph
+    if inner:
+        # one of them may be needed, where what reads it takes no other strides: then each alone
+        with suppress(CannotRewrite):
+            left = GraphEditor(graph, next(iter(inner))).forgotten_all(inner)
+    gone = [name for name in inner if left.node(name) is None]
+    for node in unchanged:
+        now = left.node(node.name)
+        if now is None:
+            continue
+        try:
+            left = GraphEditor(left, now.name).forgotten(now.args[0])
+        except CannotRewrite:
+            continue
+        gone.append(now.name)
     if not gone:
         return []
-    first = f"{gone[0].name} changes nothing"
+    first = f"{gone[0]} changes nothing"
     reason = first if len(gone) == 1 else f"{first}, nor do {len(gone) - 1} others"
-    return [Rewriting(gone[0].name, "pointwise", left, reason, ())]
+    return [Rewriting(gone[0], "pointwise", left, reason, ())]
 
 
 def _is_unchanged(graph: OpGraph, node: Node) -> bool:
