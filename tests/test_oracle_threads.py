@@ -1,11 +1,17 @@
 """What belongs to the whole process, used by a thread that judges and one that times baselines."""
 
 import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.worker import tensors
 from kmem.measure.worker.tensors import Placement
 from kmem.records import Contract, Problem, Workload
 
@@ -67,3 +73,30 @@ def test_draws_and_forwards_of_two_threads_do_not_mix(tmp_path: Path) -> None:
     assert seen[0][0].dtype is torch.float32
     of_baselines.remove()
     reference.close()
+
+
+def test_no_memory_pool_is_given_back_while_another_thread_allocates_to_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allocating, ended = set[int](), list[bool]()
+
+    class Pool:
+        """Torch's ends the process where these are not empty."""
+
+        def __del__(self) -> None:
+            ended.append(bool(allocating))
+
+    @contextmanager
+    def used(pool: Pool, device: torch.device) -> Iterator[None]:
+        allocating.add(id(pool))
+        time.sleep(0.002)
+        yield
+        allocating.remove(id(pool))
+
+    monkeypatch.setattr(torch.cuda, "MemPool", Pool)
+    monkeypatch.setattr(torch.cuda, "use_mem_pool", used)
+    cpu = torch.device("cpu")
+    with ThreadPoolExecutor(4) as threads:
+        made = threads.map(lambda count: tensors._empty_apart(count, torch.int8, cpu), range(40))
+        assert [each.numel() for each in made] == list(range(40))
+    assert ended == [False] * 40

@@ -105,11 +105,10 @@ class GraphEditor:
         """
         names: dict[str, str] = {}
         for name, value in values.items():
-            old, new = self.graph.spec(name), self.spec(value)
-            if (old.shape, old.dtype) != (new.shape, new.dtype):
-                raise CannotRewrite(f"{name} is {old}, what replaces it {new}")
+            self._check_stands_for(name, value)
             if value.name in names or all(value.name != node.name for node in self._new):
                 value = self.call("aten.clone.default", value)
+            old = self.graph.spec(name)
             if name in self.graph.outputs and not _same_layout(old, self.spec(value)):
                 value = self.call("aten.clone.default", value, memory_format=CONTIGUOUS)
             names[value.name] = name
@@ -126,10 +125,9 @@ class GraphEditor:
     def forgotten(self, value: Ref) -> OpGraph:
         """The graph in which every reader of the node `at` reads an older value instead.
 
-        Raises CannotRewrite: if the node's value is an output, or differs in shape or dtype.
+        Raises CannotRewrite: if the values differ in shape or dtype.
         """
         if self.at in self.graph.outputs:
-            self._check_stands_for(self.at, value)
             return self.replaced(value)
         return self.forgotten_all({self.at: value})
 
@@ -153,7 +151,7 @@ class GraphEditor:
     def _check_stands_for(self, name: str, value: Ref) -> None:
         old, new = self.graph.spec(name), self.spec(value)
         if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise CannotRewrite(f"{name} is {old}, {value.name} {new}")
+            raise CannotRewrite(f"{name} is {old}, what replaces it {new}")
 
     def _free_name(self) -> str:
         taken = {*self._specs, *(node.name for node in (*self.graph.nodes, *self._after))}

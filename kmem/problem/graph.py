@@ -161,8 +161,12 @@ class OpGraph:
         return {}
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what was found: that may be of recipes, which another process has not loaded."""
-        return {name: value for name, value in vars(self).items() if name != "_found"}
+        """Without what was found: that may be of recipes, which another process has not loaded.
+
+        Hidden nodes are made there again, where they are wanted.
+        """
+        left_out = "_found", "_hidden"
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def once(self, find: Callable[..., Found], *asked: object) -> Found:
         """What a function finds in this graph, worked out the first time that it is asked.

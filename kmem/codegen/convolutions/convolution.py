@@ -201,8 +201,8 @@ def expects_exact_eager(detail: Convolution, precision: Precision) -> bool:
     depth (8, 7), one in 2D over 3 channels (50), those over 16 and more, dilated ones (80), and
     transposed ones but for a strided one of 125 taps (78) were not. Level 3 (2026-11-28): those of
     3 x 3 over 3 channels that make 32 or 64 were exact in front of all five batch norms (20, 22 to
-    24, 27: running means to 5e-8), one of 7 x 7 (9) was not. Small ones in 2D may be exact too:
-    that is the library's choice.
+    24, 27: running means to 5e-8); behind one of 7 x 7 (9) a kernel that rounds passed. Small ones
+    in 2D may be exact too: that is the library's choice.
     """
     rank = len(detail.out.shape) - 2
     is_deep = rank == 3 and detail.group_in % 4 != 0

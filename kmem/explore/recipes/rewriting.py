@@ -66,10 +66,10 @@ def find_rewritten(
     if not chain.steps:
         return {}
     found = {max(gains, key=gains.__getitem__): chain}
-    for name in names if len(names) > 1 else ():
+    for name in [name for name in names if name not in found]:
         alone, _ = _descend(whole, rewrites, [name])
         known = [each.traced.graph.hash for each in found.values()]
-        if name not in found and alone.steps and alone.traced.graph.hash not in known:
+        if alone.steps and alone.traced.graph.hash not in known:
             found[name] = alone
     best, *others = found
     others.sort(key=lambda name: predicted_ms(found[name].traced))

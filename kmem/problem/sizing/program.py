@@ -63,10 +63,12 @@ def computes_much(graph: OpGraph) -> bool:
 
 
 def count_outputs(graph: OpGraph) -> int:
+    """Elements of all outputs."""
     return sum(graph.spec(name).numel for name in graph.outputs)
 
 
 def count_held(graph: OpGraph) -> int:
+    """Elements of all parameters and buffers."""
     return sum(
         placeholder.spec.numel
         for placeholder in graph.placeholders
