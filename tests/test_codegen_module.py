@@ -72,6 +72,18 @@ def test_what_a_library_operator_lays_out_otherwise_than_it_was_traced_is_read_r
         torch.testing.assert_close(candidate(*inputs), model(*inputs))
 
 
+def test_a_view_of_what_the_library_laid_out_otherwise_is_taken_all_the_same() -> None:
+    """Attention on the GPU leaves its result laid out so that `view` is possible; elsewhere not."""
+    model, candidate, inputs = emitted(
+        "fuse-pointwise-chain", "pass", "torch.mm(x, x).view(4, 4, 16) * 2.0", "torch.randn(16, 16)"
+    )
+    mm = torch.mm
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        expected = model(*inputs)
+        patch.setattr(torch, "mm", lambda a, b: mm(a, b).t().contiguous().t())
+        assert torch.allclose(candidate(*inputs), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("forward", ["x.transpose(0, 1) + 1", "torch.relu(x)"])
 def test_what_lies_as_traced_by_construction_is_given_as_it_is(forward: str) -> None:
     source = PROBLEM.format(init="pass", forward=forward, inputs="torch.randn(4, 5)")

@@ -165,7 +165,7 @@ class Bench:
 
     def pair(self, one: LoadedModule, two: LoadedModule, seed: int) -> Timing:
         """Time of the first, with the ratio two/one."""
-        with self.resources.hold_gpu(exclusive=True):
+        with self.resources.hold_gpu("timing in pairs", exclusive=True):
             paired = time_pairs(one, two, self._inputs, self._clock, name="other", seed=seed)
         return paired.timing
 

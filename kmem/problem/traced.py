@@ -11,8 +11,9 @@ from kmem.records import Bound, Contract, Device, Problem, Workload
 class TracedProblem:
     """What travels together from stage to stage and does not change during a run.
 
-    `workloads` and `graphs` have the key `full`, and `small` if a small workload could be derived.
-    `bound` is None if the module could not be traced.
+    A launch costs on `device` what it costs in this forward. `workloads` and `graphs` have the key
+    `full`, and `small` if a small workload could be derived. `bound` is None if the module could
+    not be traced.
     """
 
     problem: Problem
@@ -42,12 +43,14 @@ def trace_at_full_size(problem: Problem, contract: Contract, device: Device) -> 
     # torch takes seconds to import, which whoever only names a TracedProblem must not pay
     from kmem.problem.costs.bound import graph_bound
     from kmem.problem.costs.footprint import check_footprint
+    from kmem.problem.costs.issuing import priced_device
     from kmem.problem.source.load import FULL, execute_problem
     from kmem.problem.tracing.trace import trace_under
 
     graph = trace_under(execute_problem(problem, FULL), contract)
     check_footprint(problem, graph, device)
     bound = graph_bound(graph, device, contract)
+    device = priced_device(graph, device, contract)
     return TracedProblem(problem, contract, device, {"full": FULL}, {"full": graph}, bound)
 
 

@@ -151,6 +151,7 @@ class Device:
     launch_ms: float  # time one extra kernel costs on the stream
     source: str  # datasheet URL, or "measured YYYY-MM-DD" with versions
     measured: bool = False
+    call_ms: float = 0.0  # what a call of the library costs at least, where that is more
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@
 - launchers.py: launchers that pass tensors alone, through the compiled kernels' handles.
 - entries.py: kernels as they were written, and what calls them with constants of their module.
 - shared_scratch.py: one allocation of scratch for a whole forward.
-- library_calls.py: library calls, constants and attributes as text.
+- fetching.py: how a forward gets at its parameters and buffers.
+- library_calls.py: library calls and constants as text.
 - placing.py: values that lie within the result of a concatenation.
 - counters.py: counters of batches, moved along by one call.
 - forward.py: the forward of one workload, and what its inputs are recognised by.

@@ -17,6 +17,7 @@ import ast
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from kmem.codegen.module.alignment import Misaligned, align, is_number
 from kmem.codegen.module.constants import Constants
@@ -31,6 +32,10 @@ from kmem.recipes import Emission
 _HASH = re.compile(r"_(?=[0-9a-f]*\d)[0-9a-f]{8,10}$")
 #: An argument that is known when a module is imported, though not when it is written.
 _AT_IMPORT = {"triton.knobs.runtime.interpret": "_INTERPRETED"}
+
+
+#: Where a constant will be named, numbered.
+_PLACE = "KMEM_HOISTED_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +162,12 @@ class ModuleKernels:
         """The text of all workloads; constants in the place of numbers in which they differ."""
         if len(set(texts)) == 1:
             return texts[0]
-
-        def hoist(nodes: Sequence[ast.expr]) -> str:
-            values = [ast.unparse(node) for node in nodes]
-            return self.constants.add(_upper(f"{label}_NUMBER"), values, for_kernels=True)
-
-        return ast.unparse(align([parse_python(text) for text in texts], hoist))
+        shared, hoisted = _align_kernels(tuple(texts))
+        name = _upper(f"{label}_NUMBER")
+        for place, values in enumerate(hoisted):
+            constant = self.constants.add(name, values, for_kernels=True)
+            shared = re.sub(rf"\b{_PLACE}{place}\b", constant, shared)
+        return shared
 
     # --- writing
 
@@ -302,6 +307,26 @@ class ModuleKernels:
                 return []
             parted.append(part)
         return parted
+
+
+@lru_cache(maxsize=1024)
+def _align_kernels(texts: tuple[str, ...]) -> tuple[str, tuple[tuple[str, ...], ...]]:
+    """The text of kernels at all workloads, with places where they differ, and what stands there.
+
+    It is kept: the kernels of one run have most of their sites in common.
+
+    Raises Misaligned: if they differ in more than numbers.
+    """
+    hoisted: list[tuple[str, ...]] = []
+
+    def hoist(nodes: Sequence[ast.expr]) -> str:
+        values = tuple(ast.unparse(node) for node in nodes)
+        if values not in hoisted:
+            hoisted.append(values)
+        return f"{_PLACE}{hoisted.index(values)}"
+
+    shared = ast.unparse(align([parse_python(text) for text in texts], hoist))
+    return shared, tuple(hoisted)
 
 
 def _prefix(site: _SiteText, group: Sequence[LaunchCall]) -> str:

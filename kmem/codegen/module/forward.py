@@ -5,11 +5,12 @@ calls elsewhere. What parameters alone decide of it is in `_stage`, whose result
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from kmem.codegen.module.entries import Launcher
-from kmem.codegen.module.library_calls import attribute, write_call, write_constant
+from kmem.codegen.module.fetching import write_fetches
+from kmem.codegen.module.library_calls import write_call, write_constant
 from kmem.codegen.module.placing import Placement, Slices
 from kmem.codegen.steady import SteadyValues, find_steady
 from kmem.errors import RecipeError
@@ -17,6 +18,7 @@ from kmem.problem.graph import DEVICE, Arg, Node, OpGraph, Placeholder
 from kmem.problem.operators.table import find_operator
 from kmem.recipes import Emission, Operand, Site
 
+_VIEW, _RESHAPE = "aten.view.default", "aten.reshape.default"
 #: What the scratch memory of all launches is called in a forward.
 _SCRATCH = "kmem_scratch"
 
@@ -163,11 +165,9 @@ def _first_lines(plan: WorkloadPlan) -> list[str]:
     used = {name for node in graph.nodes for name in node.refs()} | set(graph.outputs)
     used |= {operand.name for entry in plan.sites for operand in entry.site.inputs}
     known = [placeholder for placeholder in graph.placeholders if placeholder.name in used]
-    lines = [
-        f"{placeholder.name} = self.{attribute(placeholder.target)}"
-        for placeholder in known
-        if placeholder.kind in ("parameter", "buffer")
-    ]
+    state = [placeholder for placeholder in known if placeholder.kind in ("parameter", "buffer")]
+    names = [*(each.name for each in graph.placeholders), *(node.name for node in graph.nodes)]
+    lines = write_fetches(state, names)
     constants = [placeholder for placeholder in known if placeholder.kind == "constant"]
     arguments = (arg for node in graph.nodes for arg in (*node.args, *node.kwargs.values()))
     if constants or any(_names_device(arg) for arg in arguments):
@@ -249,8 +249,11 @@ class _ForwardWriter:
             self._sure.add(node.name)
             return self.slices.put_together(node)
         operator = find_operator(node.target)
-        if operator is not None and operator.is_view and set(node.refs()) <= self._sure:
-            self._sure.add(node.name)
+        if operator is not None and operator.is_view:
+            if set(node.refs()) <= self._sure:
+                self._sure.add(node.name)
+            elif node.target == _VIEW:  # on some device the library may have chosen other strides
+                node = replace(node, target=_RESHAPE)
         call = write_call(self.graph, node)
         if node.name in self.slices.homes:
             self._sure.add(node.name)

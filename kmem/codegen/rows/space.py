@@ -225,16 +225,17 @@ def row_space(region: Region, device: Device) -> Space:
     strategies = _strategies(region, tiles)
 
     def is_legal(settings: Settings) -> bool:
-        knobs, fitted = read_knobs(settings), fit_settings(region, settings)
-        if settings.get(ACCURACY, 0) and not is_compensated(region, fitted):
-            return False
+        knobs = read_knobs(settings)
         if knobs.strategy == "registers":
             # the tile is the whole row whatever BR says
             if knobs.columns != tiles.columns[0]:
                 return False
             knobs = replace(knobs, columns=tiles.whole)
+        if not _fits_tiles(region, knobs, tiles, device):
+            return False  # most settings: before anything that takes longer is asked
+        fitted = fit_settings(region, settings)
         return (
-            _fits_tiles(region, knobs, tiles, device)
+            (not settings.get(ACCURACY, 0) or is_compensated(region, fitted))
             and _is_worth_compiling(region, knobs, device)
             and not _idles(region, knobs, strategies, device)
             and _combines_in_registers(region, read_knobs(fitted), device)

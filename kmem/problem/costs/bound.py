@@ -170,7 +170,8 @@ def node_cost_ms(
     if convolution is not None:
         beside += convolution.moved_beside
     beside_ms = beside / bytes_per_s * 1e3
-    return max(max(seconds) * 1e3, waiting_ms(graph, node)) + beside_ms + device.launch_ms
+    busy_ms = max(max(seconds) * 1e3, waiting_ms(graph, node)) + beside_ms
+    return busy_ms + max(device.launch_ms, device.call_ms)
 
 
 def node_costs_ms(graph: OpGraph, device: Device, contract: Contract) -> dict[str, float]:

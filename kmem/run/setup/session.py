@@ -91,6 +91,7 @@ def open_session(
     Raises ProblemError, DeviceMemoryError: as `trace_for_run` does.
     """
     traced, notes = trace_for_run(problem, contract, device, needs_small=not present)
+    device = traced.device
     skills = load_library(registry)
     memory.skills.sync(list(skills.values()))
     skills = memory.standings.without_retracted(skills)

@@ -3,6 +3,7 @@
 from kmem.errors import ProblemError
 from kmem.problem.costs.bound import graph_bound
 from kmem.problem.costs.footprint import check_footprint
+from kmem.problem.costs.issuing import priced_device
 from kmem.problem.features.mode import describe_mode
 from kmem.problem.sizing.workload import derive_small_workload
 from kmem.problem.source.load import FULL, check_forward, execute_problem
@@ -51,4 +52,5 @@ def trace_for_run(
         del graphs["small"], workloads["small"]
         notes.append("the small workload runs other operators than the full one and is not used")
     bound = graph_bound(graphs["full"], device, contract)
+    device = priced_device(graphs["full"], device, contract)
     return TracedProblem(problem, contract, device, workloads, graphs, bound), tuple(notes)
