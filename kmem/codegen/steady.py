@@ -57,8 +57,11 @@ def find_steady(graph: OpGraph, steps: Sequence[Node | Site]) -> SteadyValues:
 
 
 def kept_operands(graph: OpGraph, names: Sequence[str]) -> tuple[Operand, ...]:
-    """Values as operands of a site, marked where parameters alone decide them."""
-    steady = graph.once(_steady_names)
+    """Values as operands of a site, marked where parameters alone decide them.
+
+    That hangs on the whole forward, however much of it a recipe sees.
+    """
+    steady = graph.whole.once(_steady_names)
     return tuple(Operand(name, graph.spec(name), name in steady) for name in names)
 
 

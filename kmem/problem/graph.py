@@ -69,6 +69,12 @@ class Node:
     kwargs: Mapping[str, Arg]
     output: TensorSpec | tuple[TensorSpec, ...] | None
     module: str = field(default="", compare=False)
+    _reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # asked for by everything that looks at a graph, and a network has a thousand nodes
+        reads = (*_refs(self.args), *_refs(tuple(self.kwargs.values())))
+        object.__setattr__(self, "_reads", reads)
 
     @property
     def spec(self) -> TensorSpec:
@@ -85,10 +91,9 @@ class Node:
             return parts[1].startswith("__i")
         return len(parts) > 1 and parts[1].endswith("_")
 
-    def refs(self) -> Iterator[str]:
+    def refs(self) -> tuple[str, ...]:
         """Names of the values that this node reads, in order, repeats included."""
-        yield from _refs(self.args)
-        yield from _refs(tuple(self.kwargs.values()))
+        return self._reads
 
 
 def _hide(node: Node) -> Node:
@@ -165,7 +170,7 @@ class OpGraph:
 
         Hidden nodes are made there again, where they are wanted.
         """
-        left_out = "_found", "_hidden"
+        left_out = "_found", "_hidden", "_whole"
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def once(self, find: Callable[..., Found], *asked: object) -> Found:
@@ -230,8 +235,14 @@ class OpGraph:
             for node, hidden in zip(self.nodes, self._hidden, strict=True)
         )
         made = replace(self, nodes=nodes)
-        vars(made)["_wiring"] = self._wiring  # a large graph is hidden a thousand times
+        # a large graph is hidden a thousand times
+        vars(made).update(_wiring=self._wiring, _whole=self.whole)
         return made
+
+    @property
+    def whole(self) -> "OpGraph":
+        """The graph with all its operators known; itself where none is hidden."""
+        return vars(self).get("_whole", self)
 
     def has_one_user(self, name: str) -> bool:
         """Whether exactly one node reads the value and it is not an output.

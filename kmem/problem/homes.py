@@ -151,7 +151,7 @@ def _is_fresh(graph: OpGraph, node: Node) -> bool:
         return False
     if not node.is_in_place and not operator.only_in_training:
         return True
-    given = next(node.refs())
+    given = node.refs()[0]
     before = graph.node(given)
     return before is not None and graph.has_one_user(given) and _is_fresh(graph, before)
 

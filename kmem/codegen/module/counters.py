@@ -55,7 +55,7 @@ def count_up(step: int, count: int) -> Emission:
 
 def write_counting(function: str, nodes: Sequence[Node]) -> Mapping[str, str]:
     """By node, what is written in its place: a call of a launcher, "" but for the first."""
-    names = ", ".join(next(node.refs()) for node in nodes)
+    names = ", ".join(node.refs()[0] for node in nodes)
     written = dict.fromkeys((node.name for node in nodes), "")
     return written | {nodes[0].name: f"{function}({names})"}
 

@@ -188,7 +188,7 @@ def _joins(graph: OpGraph, node: Node) -> bool:
 
 def _casts_integers(graph: OpGraph, node: Node) -> bool:
     is_cast = lowering_of(graph, node) is Layout.CAST and node.spec.dtype in FLOATS
-    return is_cast and graph.spec(next(node.refs())).dtype in _SMALL_INTEGERS
+    return is_cast and graph.spec(node.refs()[0]).dtype in _SMALL_INTEGERS
 
 
 def _is_cast_alone(graph: OpGraph, leaf: str, members: Sequence[Node]) -> bool:
@@ -217,7 +217,7 @@ def _write(
 
     for index, node in enumerate(members):
         if _casts_integers(graph, node):
-            variables[node.name] = name_of(next(node.refs()))
+            variables[node.name] = name_of(node.refs()[0])
             continue
         expression = write_pointwise(graph, node, name_of)
         assert expression is not None, "_grow takes what can be written"

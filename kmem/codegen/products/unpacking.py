@@ -300,14 +300,14 @@ class _Writing:
         return self._moved(node, moved)
 
     def _moved(self, node: Node, places: Sequence[Place]) -> str:
-        return self.value(next(node.refs()), places)
+        return self.value(node.refs()[0], places)
 
     def _repeat(self, node: Node, places: Sequence[Place]) -> str:
         count, dim = (*node.args[1:], None)[:2]
         if not isinstance(count, int) or not isinstance(dim, int) or node.kwargs:
             raise _Unwritable
         dim %= len(places)
-        size = self.graph.spec(next(node.refs())).shape[dim]
+        size = self.graph.spec(node.refs()[0]).shape[dim]
         parts = reshape_places([places[dim]], [size * count], [size, count])
         return self._moved(node, [*places[:dim], parts[0], *places[dim + 1 :]])
 

@@ -253,7 +253,7 @@ def _reads_part(node: Node, name: str) -> bool:
         operator is not None
         and operator.traffic is Traffic.PART
         and isinstance(node.output, TensorSpec)
-        and next(node.refs()) == name
+        and node.refs()[0] == name
     )
 
 
@@ -272,7 +272,7 @@ def _viewed_value(graph: OpGraph, name: str) -> str:
     """The value whose memory a value is a view of, perhaps itself."""
     node = graph.node(name)
     while node is not None and _is_surely_view(node):
-        name = next(node.refs())
+        name = node.refs()[0]
         node = graph.node(name)
     return name
 
@@ -334,7 +334,7 @@ def _is_diagonal(graph: OpGraph, name: str) -> bool:
     return (
         node is not None
         and lowering_of(graph, node) is Layout.DIAGONAL
-        and len(graph.spec(next(node.refs())).shape) < len(node.spec.shape)
+        and len(graph.spec(node.refs()[0]).shape) < len(node.spec.shape)
     )
 
 

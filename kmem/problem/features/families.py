@@ -55,7 +55,7 @@ class Families:
         node = self.graph.node(name)
         while node is not None and self.family(node.name) == "layout":
             yield word_of(node)
-            node = self.graph.node(next(node.refs(), ""))
+            node = self.graph.node(next(iter(node.refs()), ""))
 
 
 def word_of(node: Node) -> str:

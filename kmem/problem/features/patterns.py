@@ -38,7 +38,7 @@ def find_patterns(graph: OpGraph) -> tuple[str, ...]:
 
 def _reduced_dims(known: Families, node: Node) -> set[int] | None:
     """The dimensions that a sum or mean reduces, from the front; None for all of them."""
-    spec = known.graph.spec(next(node.refs()))
+    spec = known.graph.spec(node.refs()[0])
     if len(node.args) < 2 or not isinstance(node.args[1], tuple | int):
         return None
     dims = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
@@ -48,7 +48,7 @@ def _reduced_dims(known: Families, node: Node) -> set[int] | None:
 def _sums_of_products(known: Families) -> Iterator[bool]:
     """For each mean or sum of a product whether it runs over the columns."""
     for node in known.of("reduction"):
-        made = next(node.refs(), "")
+        made = next(iter(node.refs()), "")
         if known.names[node.name] in ("mean", "sum") and known.family(made) in _PRODUCTS:
             dims = _reduced_dims(known, node)
             columns = 1 if known.family(made) != "matmul" else len(known.graph.spec(made).shape) - 1
@@ -229,7 +229,7 @@ def _unfolded_product(known: Families) -> bool:
 def _permuted_product(known: Families) -> bool:
     """Whether what a product reads first was turned, and its result is turned back."""
     for node in known.of("matmul"):
-        first = known.graph.node(next(node.refs(), ""))
+        first = known.graph.node(next(iter(node.refs()), ""))
         turned = first is not None and "permute" in known.passed(first.name)
         waiting = list(known.graph.users(node.name))
         while turned and waiting:

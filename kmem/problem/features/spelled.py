@@ -30,9 +30,9 @@ _ROOTS = ("rsqrt", "sqrt", "pow", "reciprocal")
 
 def _squared(known: Families, reduction: Node) -> Node | None:
     """What makes the value whose squares a mean reduces; None if it reduces anything else."""
-    square = known.graph.node(next(reduction.refs(), ""))
+    square = known.graph.node(next(iter(reduction.refs()), ""))
     while square is not None and known.family(square.name) == "layout":
-        square = known.graph.node(next(square.refs(), ""))
+        square = known.graph.node(next(iter(square.refs()), ""))
     if square is None:
         return None
     refs = [*square.refs()]

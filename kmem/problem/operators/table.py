@@ -7,6 +7,7 @@ bound or a prompt asks `find_operator`, and so knows a plugin's operator as it k
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 
 from kmem.problem.graph import Node, OpGraph
@@ -68,8 +69,10 @@ def install_operators(rows: Iterable[Operator]) -> None:
     """
     global _table
     _table = _index(chain(BUILT_IN, rows))
+    find_operator.cache_clear()
 
 
+@cache
 def find_operator(target: str) -> Operator | None:
     """The row of a target; None if kmem does not know the operator.
 

@@ -270,7 +270,7 @@ def _read_elsewhere(
     found: dict[str, None] = {}
     for name in outputs:
         while name not in graph.outputs and _is_view(graph.node(name)):
-            base = next(graph.node(name).refs())
+            base = graph.node(name).refs()[0]
             if base not in inside:
                 name = ""  # others make it anew from what they are given
                 break

@@ -93,4 +93,4 @@ def drawn_again(node: Node, values: Mapping[str, object], numbers: object) -> ob
 
 
 def _given(node: Node, values: Mapping[str, object]) -> torch.Tensor:
-    return values[next(node.refs())]
+    return values[node.refs()[0]]

@@ -42,7 +42,7 @@ def _without_idle_dropout(graph: OpGraph) -> OpGraph:
     for node in graph.nodes:
         node = _reading(node, renamed)
         if node.target in _DROPOUTS and (node.args[1] == 0 or node.args[2:] == (False,)):
-            renamed[node.name] = next(node.refs())
+            renamed[node.name] = node.refs()[0]
         else:
             nodes.append(node)
     outputs = tuple(renamed.get(name, name) for name in graph.outputs)
@@ -100,7 +100,7 @@ def _out_of_place(graph: OpGraph) -> OpGraph:
         node = _reading(node, renamed)
         target = _free_form(graph, graph.nodes[place], place)
         if target is not None:
-            written = next(node.refs())
+            written = node.refs()[0]
             renamed = {name: node.name if now == written else now for name, now in renamed.items()}
             renamed[written] = node.name
             node = replace(node, target=target)
@@ -132,13 +132,13 @@ def _same_memory(graph: OpGraph, name: str) -> set[str] | None:
     """Every value that may share memory with one; None if a placeholder does."""
     root = name
     while (maker := graph.node(root)) is not None and _shares(maker):
-        root = next(maker.refs())
+        root = maker.refs()[0]
     if graph.node(root) is None:
         return None
     family, todo = {root}, [root]
     while todo:
         for user in graph.users(todo.pop()):
-            if _shares(user) and user.name not in family and next(user.refs()) in family:
+            if _shares(user) and user.name not in family and user.refs()[0] in family:
                 family.add(user.name)
                 todo.append(user.name)
     return family
@@ -148,11 +148,11 @@ def _in_place_results(graph: OpGraph, name: str) -> set[str]:
     """Values that are a value itself, worked on in place: they are the same tensor."""
     root = name
     while (maker := graph.node(root)) is not None and maker.is_in_place:
-        root = next(maker.refs())
+        root = maker.refs()[0]
     found, todo = {root}, [root]
     while todo:
         for user in graph.users(todo.pop()):
-            if user.is_in_place and next(user.refs()) in found and user.name not in found:
+            if user.is_in_place and user.refs()[0] in found and user.name not in found:
                 found.add(user.name)
                 todo.append(user.name)
     return found
