@@ -1,5 +1,6 @@
 """skills/chunked-linear-recurrence: selective scans in every spelling, in the interpreter."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,19 @@ def test_every_knob_has_a_role_with_grades() -> None:
 
 
 @pytest.mark.slow
+def test_products_are_read_where_opt_einsum_gave_them_a_path() -> None:
+    _, graph = trace_source(product((1, 2, 16, 2, 5, 17)))
+    nodes = [
+        replace(node, kwargs={"path": (0, 1) * (len(node.args[1]) - 1)})
+        if "einsum" in node.target and len(node.args[1]) > 2
+        else node
+        for node in graph.nodes
+    ]
+    assert nodes != list(graph.nodes)
+    (site,) = RECIPE.match(replace(graph, nodes=tuple(nodes)), Contract())
+    assert site == RECIPE.match(graph, Contract())[0]
+
+
 def test_every_rung_is_right() -> None:
     source = product((1, 2, 18, 1, 5, 16))
     contract = Contract(precision=Precision.TF32)

@@ -1,9 +1,12 @@
 """A sum of products of many values in a captured graph is products of two."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kmem.problem.costs.vendor import copied_bytes
+from kmem.problem.graph import OpGraph
 from kmem.problem.tracing.evaluate import evaluate_graph
 from kmem.testing import trace_source
 from kmem.whole.graphs.pairing import in_pairs
@@ -50,6 +53,39 @@ def test_a_product_of_many_is_products_of_two(equation: str, products: int) -> N
     given = dict(zip((each.name for each in graph.placeholders), inputs, strict=True))
     expected, ours = (evaluate_graph(each, given) for each in (graph, found))
     torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize(
+    ("equation", "path"),
+    [
+        ("bclhn,bcshn,bhcls,bcshp->bclhp", (0, 1, 0, 2, 0, 1)),
+        ("bclhn,bhcl,bclhp->bchpn", (1, 2, 0, 1)),
+        ("bl,ln,np->bp", (1, 2, 0, 1)),
+    ],
+)
+def test_the_path_of_opt_einsum_is_followed(equation: str, path: tuple[int, ...]) -> None:
+    module, traced = trace_source(source_of(equation))
+    (node,) = traced.nodes
+    graph = replace(traced, nodes=(replace(node, kwargs={"path": path}),))
+    found = in_pairs(graph)
+    operands = node.args[1]
+    first = found.nodes[[each.target in PRODUCTS for each in found.nodes].index(True)]
+    assert {operands[place].name for place in path[:2]} <= read_through(found, first.name)
+    inputs = [value.double() for value in module.get_inputs()]
+    given = dict(zip((each.name for each in graph.placeholders), inputs, strict=True))
+    expected, ours = (evaluate_graph(each, given) for each in (traced, found))
+    torch.testing.assert_close(ours, expected)
+
+
+PRODUCTS = ("aten.einsum.default", "aten.mul.Tensor")
+
+
+def read_through(graph: OpGraph, name: str) -> set[str]:
+    """The placeholders that a value is made from."""
+    node = graph.node(name)
+    if node is None:
+        return {name}
+    return set().union(*(read_through(graph, each) for each in node.refs()))
 
 
 @pytest.mark.parametrize("equation", ["bln,bnp->blp", "ll,ln,np->lp"])

@@ -143,7 +143,9 @@ def _of_einsum(
     node: Node, labels: Sequence[int | None], numbers: Iterator[int]
 ) -> list[tuple[str, Sequence[int | None]]] | None:
     equation, operands = node.args[:2]
-    if len(node.args) != 2 or node.kwargs or "." in equation or equation.count("->") != 1:
+    # a path says in which order the library goes about it: opt_einsum, where it is installed
+    is_plain = len(node.args) == 2 and node.kwargs.keys() <= {"path"}
+    if not is_plain or "." in equation or equation.count("->") != 1:
         return None
     terms, output = equation.replace(" ", "").split("->")
     words = terms.split(",")

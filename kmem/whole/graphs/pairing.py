@@ -1,7 +1,8 @@
 """A sum of products of many values, as products of two: einsum of three operands and more.
 
-From the left each product sums what nothing later reads, as torch's own einsum does; where nothing
-is summed it is a pointwise product. So every step is an operator that recipes know.
+From the left, or along the path that opt_einsum gave where it is installed, each product sums what
+nothing later reads, as torch's own einsum does; where nothing is summed it is a pointwise product.
+So every step is an operator that recipes know.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,7 +31,7 @@ def in_pairs(graph: OpGraph) -> OpGraph:
 
 
 def _has_many(node: Node) -> bool:
-    if node.target != _EINSUM or len(node.args) != 2 or node.kwargs:
+    if node.target != _EINSUM or len(node.args) != 2 or not node.kwargs.keys() <= {"path"}:
         return False
     equation, operands = node.args
     is_plain = isinstance(equation, str) and equation.replace(" ", "").count("->") == 1
@@ -67,12 +68,17 @@ class _Steps:
                 _Value(each.name, word, _stand_in(self.graph.spec(each.name)))
                 for each, word in zip(operands, words, strict=True)
             ]
+            path = [place for place in self.node.kwargs.get("path", ()) if isinstance(place, int)]
+            while len(values) > 1:
+                pair = path[:2] if path else [0, 1]
+                one, other = (values[place] for place in pair)
+                left = [value for place, value in enumerate(values) if place not in pair]
+                later = "".join(value.labels for value in left)
+                made = self._product(one, other, later + output, "" if left else output)
+                # along a path what was made stands last, from the left first
+                values = [*left, made] if path else [made, *left]
+                path = path[2:]
             made = values[0]
-            for place, value in enumerate(values[1:], 1):
-                later = [each.labels for each in values[place + 1 :]]
-                made = self._product(
-                    made, value, "".join([*later, output]), output if not later else ""
-                )
             if made.labels != output:
                 made = self._turned(made, output)
             same = tensor_spec(made.fake) == self.node.output
