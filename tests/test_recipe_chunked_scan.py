@@ -147,6 +147,19 @@ def test_decays_err_less_than_eagers() -> None:
     assert (found - right).norm() / right.norm() < 0.5 * eager
 
 
+def test_exponents_are_not_rounded_to_fp32() -> None:
+    """Sums of 64 numbers reach tens, whose last digit in fp32 is two millionths of exp."""
+    source = product((2, 2, 64, 4, 16, 16))
+    module = import_source(source)
+    torch.manual_seed(0)
+    inputs = module.get_inputs()
+    right = module.Model()(*(each.double() for each in inputs))
+    eager = (module.Model()(*inputs) - right).norm() / right.norm()
+    for settings in both_forms(source):
+        found = run(source, settings, inputs)
+        assert (found - right).norm() / right.norm() < 0.3 * eager
+
+
 SIZES = (1, 2, 16, 2, 4, 16)
 
 

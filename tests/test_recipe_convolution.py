@@ -376,6 +376,7 @@ def test_what_follows_is_exact_on_the_last_rung(name: str, channels: int, rungs:
     ("call", "is_exact"),
     [
         ("Conv2d(3, 32, 3, stride=2, padding=1)", True),  # level 3's MobileNetV2
+        ("Conv2d(3, 24, 3, stride=2, padding=1)", True),  # its ShuffleNet
         ("Conv2d(3, 64, 7, stride=2, padding=3)", False),  # its ResNet18
         ("Conv2d(3, 8, 3)", False),
         ("Conv2d(16, 64, 3)", False),

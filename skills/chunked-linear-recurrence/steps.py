@@ -13,19 +13,49 @@ def kmem_chunked_product(x, y, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def kmem_chunked_exp(x, low):
+    """exp(x + low), low far below x. tl.exp would round x times log2(e), which costs |x| roundings.
+
+    x = n ln 2 + r with ln 2 in two parts, and 2^n in two factors so that neither overflows. Source:
+    Cody and Waite 1980, ch. 6; constants as in Cephes single/expf.c.
+    """
+    c = tl.minimum(
+        tl.maximum(x, -110.0, propagate_nan=tl.PropagateNan.ALL),
+        100.0,
+        propagate_nan=tl.PropagateNan.ALL,
+    )
+    n = tl.floor(c * 1.4426950408889634 + 0.5)
+    r = ((c - n * 0.693359375) - n * -2.12194440e-4) + low
+    half = tl.floor(n * 0.5)
+    return tl.exp(r) * tl.exp2(half) * tl.exp2(n - half)
+
+
+@triton.jit
+def kmem_chunked_decay(exponent):
+    """exp of a number in fp64, which fp32 would round to parts of a millionth."""
+    high = exponent.to(tl.float32)
+    low = (exponent - high.to(tl.float64)).to(tl.float32)
+    return kmem_chunked_exp(high, tl.where(tl.abs(high) < float("inf"), low, 0.0))
+
+
+@triton.jit
 def kmem_chunked_between(later, earlier, rows, columns, LENGTH: tl.constexpr):
-    """exp(later - earlier) of running sums in fp64, 0 above the diagonal."""
+    """exp(later - earlier) of running sums in fp64, 0 above the diagonal.
+
+    In fp32 with what each step loses: a tile of differences in fp64 would take twice the registers.
+    Source: Knuth, The Art of Computer Programming 2, 4.2.2, theorem B.
+    """
     high_l = later.to(tl.float32)
     high_e = earlier.to(tl.float32)
-    low_l = tl.where(
-        tl.abs(high_l) < float("inf"), (later - high_l.to(tl.float64)).to(tl.float32), 0.0
-    )
-    low_e = tl.where(
-        tl.abs(high_e) < float("inf"), (earlier - high_e.to(tl.float64)).to(tl.float32), 0.0
-    )
-    difference = (high_l[:, None] - high_e[None, :]) + (low_l[:, None] - low_e[None, :])
+    low_l = (later - high_l.to(tl.float64)).to(tl.float32)
+    low_e = (earlier - high_e.to(tl.float64)).to(tl.float32)
+    difference = high_l[:, None] - high_e[None, :]
+    taken = difference - high_l[:, None]
+    lost = (high_l[:, None] - (difference - taken)) - (high_e[None, :] + taken)
+    lost += low_l[:, None] - low_e[None, :]
+    lost = tl.where(tl.abs(lost) < 1.0, lost, 0.0)  # nothing is lost of what is not finite
     seen = (columns[None, :] <= rows[:, None]) & (columns < LENGTH)[None, :]
-    return tl.exp(tl.where(seen, difference, float("-inf")))
+    return kmem_chunked_exp(tl.where(seen, difference, float("-inf")), lost)
 
 
 @triton.jit
@@ -34,10 +64,10 @@ def kmem_chunked_pass(held, top, total, last, fed, SUMS: tl.constexpr):
     if SUMS:
         total += last
         higher = tl.maximum(top, -total)
-        kept = tl.exp((top - higher).to(tl.float32))
-        held = held * kept + fed * tl.exp((-total - higher).to(tl.float32))
+        kept = kmem_chunked_decay(top - higher)
+        held = held * kept + fed * kmem_chunked_decay(-total - higher)
         return held, higher, total
-    return held * tl.exp(last.to(tl.float32)) + fed, top, total
+    return held * kmem_chunked_decay(last) + fed, top, total
 
 
 @triton.jit
@@ -47,7 +77,7 @@ def kmem_chunked_state(held, top, total, SUMS: tl.constexpr, FIRST: tl.constexpr
     Zeros that a scan begins with are a state too: where their weight overflows, all is NaN.
     """
     if SUMS:
-        held = held * tl.exp((total + top).to(tl.float32)) + (total - total).to(tl.float32)
+        held = held * kmem_chunked_decay(total + top) + (total - total).to(tl.float32)
         if not FIRST:
             held += tl.exp(total.to(tl.float32)) * 0.0
     return held
@@ -78,7 +108,7 @@ def kmem_chunked_feed(
             other=0.0,
         )
         own = tl.load(sums + places, mask=live, other=0.0)
-        fading = tl.where(live, tl.exp((end - own).to(tl.float32)), 0.0)
+        fading = tl.where(live, kmem_chunked_decay(end - own), 0.0)
         fed += kmem_chunked_product(keys * fading[None, :], values, PRECISION)
     return fed
 
@@ -102,7 +132,7 @@ def kmem_chunked_tile(
         other=0.0,
     )
     own = tl.load(sums + later, mask=later < LENGTH, other=0.0)
-    found = kmem_chunked_product(queries, state, PRECISION) * tl.exp(own.to(tl.float32))[:, None]
+    found = kmem_chunked_product(queries, state, PRECISION) * kmem_chunked_decay(own)[:, None]
     for start in range(0, LENGTH, BLOCK_L):
         places = start + tl.arange(0, BLOCK_L)
         live = places < LENGTH

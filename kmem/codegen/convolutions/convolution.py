@@ -189,6 +189,8 @@ _NARROW = 8
 _MANY = {2: 32, 3: 64}
 #: Channels of a picture, and the taps up to which convolutions over them in 2D were exact.
 _PICTURE, _FEW_TAPS = 3, 9
+#: The fewest channels that one of these made.
+_FEWEST_MADE = 24
 
 
 def expects_exact_eager(detail: Convolution, precision: Precision) -> bool:
@@ -200,15 +202,15 @@ def expects_exact_eager(detail: Convolution, precision: Precision) -> bool:
     (21, 57, 65 and eight more: errors of 2e-7) or 64 in depth (90). Over 8 that make 16 or 32 in
     depth (8, 7), one in 2D over 3 channels (50), those over 16 and more, dilated ones (80), and
     transposed ones but for a strided one of 125 taps (78) were not. Level 3 (2026-11-28): those of
-    3 x 3 over 3 channels that make 32 or 64 were exact in front of all five batch norms (20, 22 to
-    24, 27: running means to 5e-8); behind one of 7 x 7 (9) a kernel that rounds passed. Small ones
-    in 2D may be exact too: that is the library's choice.
+    3 x 3 over 3 channels that make 24, 32 or 64 were exact in front of all six batch norms (20, 22
+    to 24, 26, 27: running means to 5e-8); behind one of 7 x 7 (9) a kernel that rounds passed.
+    Small ones in 2D may be exact too: that is the library's choice.
     """
     rank = len(detail.out.shape) - 2
     is_deep = rank == 3 and detail.group_in % 4 != 0
     is_narrow = rank in _MANY and detail.group_in == _NARROW and detail.group_out >= _MANY[rank]
     is_of_picture = rank == 2 and detail.group_in == _PICTURE and detail.taps <= _FEW_TAPS
-    is_of_picture &= detail.group_out >= _MANY[2]
+    is_of_picture &= detail.group_out >= _FEWEST_MADE
     is_expected = is_deep or is_narrow or is_of_picture
     is_single = detail.dtype == "float32" and not detail.flipped
     return is_single and is_expected and precision is not Precision.TF32
