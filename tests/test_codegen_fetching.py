@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kmem.codegen.module import library_calls
@@ -41,8 +42,8 @@ class Model(nn.Module):
         self.scale = nn.Parameter(torch.rand(8))
         self.register_buffer("shift", torch.rand(8))
 
-    def forward(self, x):
-        return self.blocks(x) * self.scale + self.shift
+    def forward(self, state):
+        return self.blocks(state) * self.scale + self.shift
 
 
 def get_inputs():
@@ -85,14 +86,14 @@ def test_what_is_replaced_later_is_read() -> None:
 
 def test_a_submodule_is_looked_up_once_and_no_name_stands_for_two() -> None:
     text = emitted()[3]
-    (forward,) = [
+    (fetch,) = [
         node
         for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef) and node.name == "_forward"
+        if isinstance(node, ast.FunctionDef) and node.name == "_fetch"
     ]
     made = [
         ast.unparse(target)
-        for node in ast.walk(forward)
+        for node in ast.walk(fetch)
         if isinstance(node, ast.Assign)
         for target in node.targets
     ]
@@ -101,18 +102,27 @@ def test_a_submodule_is_looked_up_once_and_no_name_stands_for_two() -> None:
     assert "get_submodule" not in text
 
 
-def test_names_of_the_graph_are_left_to_it() -> None:
+def test_modules_of_one_name_are_told_apart() -> None:
     state = [
         Placeholder("p_a", "parameter", "norm.weight", None),
         Placeholder("p_b", "parameter", "head.norm.weight", None),
+        Placeholder("b_c", "buffer", "shift", None),
     ]
-    assert write_fetches(state, ["at_norm", "at_head"]) == [
-        "at_norm_of_2 = self._modules['norm']",
-        "p_a = at_norm_of_2._parameters['weight']",
-        "at_head_of_2 = self._modules['head']",
-        "at_norm_of_3 = at_head_of_2._modules['norm']",
-        "p_b = at_norm_of_3._parameters['weight']",
+    assert write_fetches(state) == [
+        "at_norm = self._modules['norm']",
+        "at_head = self._modules['head']",
+        "at_norm_of_2 = at_head._modules['norm']",
+        "return (at_norm._parameters['weight'], at_norm_of_2._parameters['weight'], "
+        "self._buffers['shift'],)",
     ]
+
+
+def test_of_a_parameter_that_was_pruned_since_the_reference_operators_run() -> None:
+    model, candidate, x, _ = emitted()
+    for each in (model, candidate):
+        prune.l1_unstructured(each.blocks[0].linear, "weight", 0.5)
+    with pytest.warns(UserWarning, match="'weight' was given another form, as by pruning"):
+        assert same(model, candidate, x)
 
 
 # --- calls of the library

@@ -118,12 +118,22 @@ class ModelNew(Model):
 {constructor}    def forward(self, {parameters}):
         if {recognised}:
             if not (torch.is_grad_enabled() and ({grad_check})):
-                return _forward(self, {parameters})
+                {run}
             _fall_back("the kernels have no backward, and gradients are recorded")
         else:
             _fall_back("the inputs are not those that the kernels were written for")
         return super().forward({parameters})
 '''
+
+_RUN = "return _forward(self, {parameters})"
+#: Of a module with parameters, one of which may have been given another form since.
+_FETCH_AND_RUN = """\
+try:
+                    kmem_state = _fetch(self)
+                except KeyError as ex:
+                    _fall_back(f"{{ex}} was given another form, as by pruning")
+                    return super().forward({parameters})
+                return _forward(self, kmem_state, {parameters})"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +242,9 @@ def _assemble(
             *(launcher.text for launcher in (*launchers, *counting)),
             staging,
             STAGED if staging else "",
+            forwards[0].fetching,
             forward,
-            _write_model(plans[0].graph, stages=bool(staging)),
+            _write_model(plans[0].graph, fetches=bool(forwards[0].fetching), stages=bool(staging)),
         )
         if part
     )
@@ -296,10 +307,11 @@ def _wrap(text: str) -> str:
     return "\n".join(textwrap.wrap(text.replace('"""', "'''"), WIDTH - 3)) or text
 
 
-def _write_model(graph: OpGraph, *, stages: bool) -> str:
+def _write_model(graph: OpGraph, *, fetches: bool, stages: bool) -> str:
     """`ModelNew`: the kernels for the inputs that are expected, the reference for any others.
 
     Args:
+        fetches: whether its forward is given parameters.
         stages: whether it keeps what launches read in the place of parameters.
     """
     tensors = _tensor_inputs(graph)
@@ -311,9 +323,11 @@ def _write_model(graph: OpGraph, *, stages: bool) -> str:
     if has_parameters:
         recognised.insert(0, "self.fits")
     constructor = _CONSTRUCTOR.format(staged=_KEEP_STAGED if stages else "")
+    parameters = ", ".join(input_names(graph))
     return _FORWARD.format(
         constructor=constructor if has_parameters else "",
-        parameters=", ".join(input_names(graph)),
+        parameters=parameters,
+        run=(_FETCH_AND_RUN if fetches else _RUN).format(parameters=parameters),
         recognised=" and ".join([*recognised, f"{write_found(graph)} == INPUTS"]),
         grad_check=" or ".join(grad_checks) or "False",
     )

@@ -5,31 +5,38 @@ its kernels: `get_submodule` 1.5 us, an attribute of a module 0.4, a dictionary 
 torch 2.11, on the CPU of 2026-11-28). A module that holds several is looked up once.
 
 A submodule that is replaced is found, and so is a parameter that is. One that is given another form
-later, as pruning and parametrizations do, is not there: a KeyError names it.
+later, as pruning and parametrizations do, is not there: then the reference operators run.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from kmem.problem.graph import Placeholder
 
+#: What a forward calls what `_fetch` gives it; no input is called so.
+STATE = "kmem_state"
 
-def write_fetches(state: Sequence[Placeholder], taken: Collection[str]) -> list[str]:
-    """Statements that give parameters and buffers of `self` their names in the graph.
+
+def write_fetches(state: Sequence[Placeholder]) -> list[str]:
+    """The statements of `_fetch`: a module's parameters and buffers, in this order, as a tuple.
 
     Args:
-        state: the parameters and buffers, known by their names in the state_dict.
-        taken: names that mean something else in the forward.
+        state: not empty; known by their names in the state_dict.
     """
     holders = {"": "self"}
-    names = {*taken, *(placeholder.name for placeholder in state)}
-    lines = []
+    names = {"self"}
+    lines, found = [], []
     for placeholder in state:
         path = _above(placeholder.target)
         name = placeholder.target.removeprefix(f"{path}.")
         lines += _write_holder(path, holders, names)
         where = "_parameters" if placeholder.kind == "parameter" else "_buffers"
-        lines.append(f"{placeholder.name} = {holders[path]}.{where}[{name!r}]")
-    return lines
+        found.append(f"{holders[path]}.{where}[{name!r}]")
+    return [*lines, f"return ({', '.join(found)},)"]
+
+
+def write_unpacking(state: Sequence[Placeholder]) -> str:
+    """The statement that gives what was fetched its names in the graph."""
+    return f"({', '.join(placeholder.name for placeholder in state)},) = {STATE}"
 
 
 def _write_holder(path: str, holders: dict[str, str], names: set[str]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from kmem.codegen.module.entries import Launcher
-from kmem.codegen.module.fetching import write_fetches
+from kmem.codegen.module.fetching import STATE, write_fetches, write_unpacking
 from kmem.codegen.module.library_calls import write_call, write_constant
 from kmem.codegen.module.placing import Placement, Slices
 from kmem.codegen.steady import SteadyValues, find_steady
@@ -43,9 +43,13 @@ class WorkloadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The text of one forward, and whether it calls `_laid_out`; `staging` is "" or `_stage`."""
+    """The text of one forward, and whether it calls `_laid_out`.
+
+    `staging` is "" or `_stage`, `fetching` "" or `_fetch`, whose result the forward is given.
+    """
 
     text: str
+    fetching: str
     staging: str
     lays_out: bool
 
@@ -151,24 +155,36 @@ def write_forward(
     lines += body
     result = ", ".join(graph.outputs)
     lines.append(f"return ({result},)" if graph.returns_tuple else f"return {result}")
-    text = _define(f"_forward(self, {', '.join(input_names(graph))})", lines)
-    return Forward(text, staging, writer.lays_out)
+    state = _state(plan)
+    given = ["self", *([STATE] if state else []), *input_names(graph)]
+    text = _define(f"_forward({', '.join(given)})", lines)
+    fetching = _define("_fetch(self)", write_fetches(state)) if state else ""
+    return Forward(text, fetching, staging, writer.lays_out)
 
 
 def _define(head: str, lines: Iterable[str]) -> str:
     return f"def {head}:\n" + "".join(f"    {line}\n" for line in lines)
 
 
-def _first_lines(plan: WorkloadPlan) -> list[str]:
-    """Parameters, buffers and constants that the forward reads, under their graph names."""
+def _known(plan: WorkloadPlan) -> list[Placeholder]:
+    """What the forward reads of what is there before it."""
     graph = plan.graph
     used = {name for node in graph.nodes for name in node.refs()} | set(graph.outputs)
     used |= {operand.name for entry in plan.sites for operand in entry.site.inputs}
-    known = [placeholder for placeholder in graph.placeholders if placeholder.name in used]
-    state = [placeholder for placeholder in known if placeholder.kind in ("parameter", "buffer")]
-    names = [*(each.name for each in graph.placeholders), *(node.name for node in graph.nodes)]
-    lines = write_fetches(state, names)
-    constants = [placeholder for placeholder in known if placeholder.kind == "constant"]
+    return [placeholder for placeholder in graph.placeholders if placeholder.name in used]
+
+
+def _state(plan: WorkloadPlan) -> list[Placeholder]:
+    """The parameters and buffers that the forward reads."""
+    return [each for each in _known(plan) if each.kind in ("parameter", "buffer")]
+
+
+def _first_lines(plan: WorkloadPlan) -> list[str]:
+    """Parameters, buffers and constants that the forward reads, under their graph names."""
+    graph = plan.graph
+    state = _state(plan)
+    lines = [write_unpacking(state)] if state else []
+    constants = [placeholder for placeholder in _known(plan) if placeholder.kind == "constant"]
     arguments = (arg for node in graph.nodes for arg in (*node.args, *node.kwargs.values()))
     if constants or any(_names_device(arg) for arg in arguments):
         lines.append(f"{DEVICE.expression} = {_first_tensor(graph)}.device")
