@@ -13,12 +13,11 @@ import torch
 from kmem.codegen.module.alignment import Misaligned, align
 from kmem.codegen.module.assemble import (
     EmittedModule,
-    SitePlan,
-    WorkloadPlan,
     assemble_module,
     with_evidence,
 )
 from kmem.codegen.module.constants import BEGIN, END, swap_constants
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.codegen.module.runtime import RUNTIME, SCRATCH
 from kmem.devices import named_target
 from kmem.host.syntax import parse_python

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
 from kmem.codegen.module.constants import swap_constants
+from kmem.codegen.module.plan import WorkloadPlan
 from kmem.devices import named_target
 from kmem.recipes import Recipe
 from kmem.records import Contract

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
 from kmem.codegen.module.counters import find_counters
+from kmem.codegen.module.plan import WorkloadPlan
 from kmem.devices import named_target
 from kmem.measure.judge import Judge
 from kmem.measure.settings import JudgeSettings

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import WorkloadPlan
 from kmem.devices import named_target
 from kmem.explore.recipes.cover import (
     SiteOption,

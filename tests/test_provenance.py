@@ -4,7 +4,8 @@ import pytest
 from corpus import problems
 from corpus.honest import HONEST
 
-from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import WorkloadPlan
 from kmem.measure.examine.provenance import computing_operators, impurity, library_share
 from kmem.measure.source_check import check_source
 from kmem.records import Purity

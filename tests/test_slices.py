@@ -11,7 +11,8 @@ import pytest
 import torch
 from compile_sm90 import compile_jobs
 
-from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.devices import named_target
 from kmem.explore.recipes.cover import cover_graph, find_options
 from kmem.problem.costs.bound import node_cost_ms, node_costs_ms

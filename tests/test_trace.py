@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import WorkloadPlan
 from kmem.problem.graph import Literal, Ref
 from kmem.problem.source.load import execute_problem
 from kmem.problem.tracing.evaluate import evaluate_graph

@@ -34,7 +34,8 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 from kmem.bench.results import read_manifest, read_rows  # noqa: E402
-from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module  # noqa: E402
+from kmem.codegen.module.assemble import assemble_module  # noqa: E402
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan  # noqa: E402
 from kmem.devices import named_target  # noqa: E402
 from kmem.explore.recipes.cover import cover_graph, find_options  # noqa: E402
 from kmem.problem.source.load import build_inputs, execute_problem, load_problem  # noqa: E402

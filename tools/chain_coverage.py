@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
 from kmem.codegen.module.counters import is_counter
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.devices import named_target
 from kmem.errors import KmemError
 from kmem.explore.recipes.cover import (

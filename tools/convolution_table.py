@@ -34,7 +34,8 @@ from convolution_clock import LIBRARY, measure_on_gpu
 from convolution_report import write_table
 from convolution_shapes import SHAPES, Shape
 
-from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.devices import detect_device, named_target
 from kmem.errors import KmemError, first_line
 from kmem.problem.graph import OpGraph

@@ -35,7 +35,8 @@ from pathlib import Path
 
 from cost_model_correlation import Measured, rank_correlation, read_measured
 
-from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.devices import named_target
 from kmem.errors import KmemError
 from kmem.explore.recipes.evidence import MeasuredEstimates

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Recipe, Settings, Site
 from kmem.records import Precision, Problem, Workload

@@ -5,7 +5,8 @@ from functools import partial
 import click
 
 from kmem.cli.display.skills import print_table
-from kmem.codegen.module.assemble import EmittedModule, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import EmittedModule, assemble_module
+from kmem.codegen.module.plan import WorkloadPlan
 from kmem.devices import detect_device, named_target
 from kmem.errors import ProblemError
 from kmem.explore.recipes.cover import SiteOption, find_options

@@ -3,7 +3,8 @@
 import click
 
 from kmem.cli.actions.try_recipe import print_graph, print_verdict, trace_to_try
-from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import WorkloadPlan
 from kmem.devices import named_target
 from kmem.explore.recipes.rewriting import predicted_ms
 from kmem.problem.source.load import load_problem

@@ -23,8 +23,6 @@ from kmem.codegen.module.counters import count_up, find_counters, write_counting
 from kmem.codegen.module.entries import ModuleKernels
 from kmem.codegen.module.forward import (
     Forward,
-    SitePlan,
-    WorkloadPlan,
     input_names,
     parameter_shapes,
     steady_inputs,
@@ -37,6 +35,7 @@ from kmem.codegen.module.launchers import LauncherWriter
 from kmem.codegen.module.layout import WIDTH, lay_out
 from kmem.codegen.module.lint_excuses import excuse_rules
 from kmem.codegen.module.placing import Placement, place_values, take_outputs
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.codegen.module.reference import reference_source
 from kmem.codegen.module.runtime import RUNTIME, SCRATCH, STAGED
 from kmem.codegen.module.shared_scratch import share_scratch

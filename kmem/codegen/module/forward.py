@@ -6,39 +6,21 @@ calls elsewhere. What parameters alone decide of it is in `_stage`, whose result
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
 
 from kmem.codegen.module.entries import Launcher
 from kmem.codegen.module.fetching import STATE, write_fetches, write_unpacking
 from kmem.codegen.module.library_calls import write_call, write_constant
 from kmem.codegen.module.placing import Placement, Slices
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan, makes, reads, schedule
 from kmem.codegen.steady import SteadyValues, find_steady
 from kmem.errors import RecipeError
 from kmem.problem.graph import DEVICE, Arg, Node, OpGraph, Placeholder
 from kmem.problem.operators.table import find_operator
-from kmem.recipes import Emission, Operand, Site
+from kmem.recipes import Operand, Site
 
 _VIEW, _RESHAPE = "aten.view.default", "aten.reshape.default"
 #: What the scratch memory of all launches is called in a forward.
 _SCRATCH = "kmem_scratch"
-
-
-@dataclass(frozen=True, slots=True)
-class SitePlan:
-    """One site of one workload's graph with the text that a recipe wrote for it."""
-
-    site: Site
-    emission: Emission
-    origin: str = ""  # the skill and its knobs, for the comment above the kernels
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadPlan:
-    """What to write out for one workload: its graph, and the sites that replace parts of it."""
-
-    name: str  # "full", "small"
-    graph: OpGraph
-    sites: tuple[SitePlan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +95,7 @@ def _inputs(graph: OpGraph) -> list[Placeholder]:
 
 def steady_values(plan: WorkloadPlan) -> SteadyValues:
     """What parameters alone decide of a forward. Raises RecipeError: if a site is not convex."""
-    steps = _schedule(plan.graph, plan.sites)
+    steps = schedule(plan.graph, plan.sites)
     return find_steady(
         plan.graph, [step if isinstance(step, Node) else step.site for step in steps]
     )
@@ -144,7 +126,7 @@ def write_forward(
     """
     graph = plan.graph
     writer = _ForwardWriter(graph, launchers, steady_values(plan), placement, counting or {})
-    steps = _schedule(graph, plan.sites)
+    steps = schedule(graph, plan.sites)
     body = [line for step in steps for line in writer.write(step)]
     staging = writer.write_staging(steps)
     lines = [*_first_lines(plan), *writer.unpacking]
@@ -238,14 +220,14 @@ class _ForwardWriter:
                 f"Site {step.site.name} reads {missing}, made after or inside it: its nodes are "
                 "not convex"
             )
-        self._made.update(_makes(step))
-        if _makes(step) <= self.steady.made:
+        self._made.update(makes(step))
+        if makes(step) <= self.steady.made:
             return []
         launcher = self.launchers[step.site.name]
         staged = [_staged_name(launcher)] if launcher.staging else []
         staged += [_SCRATCH] if launcher.takes_scratch else []
         launch = self._write_launch(step, launcher.name, launcher.reads, staged)
-        self._sure.update(_makes(step))
+        self._sure.update(makes(step))
         return self.slices.around_launch(step.site, launch)
 
     def _write_launch(
@@ -302,11 +284,11 @@ class _ForwardWriter:
         parted = [
             (step, self.launchers[step.site.name])
             for step in steps
-            if isinstance(step, SitePlan) and not _makes(step) <= made
+            if isinstance(step, SitePlan) and not makes(step) <= made
         ]
         parted = [(step, launcher) for step, launcher in parted if launcher.staging]
-        rest = [step for step in steps if not _makes(step) <= made]
-        values = sorted(made & set().union(*map(_reads, rest)))
+        rest = [step for step in steps if not makes(step) <= made]
+        values = sorted(made & set().union(*map(reads, rest)))
         if not parted and not values:
             return ""
         wanted = {
@@ -316,9 +298,9 @@ class _ForwardWriter:
         }
         lines: list[str] = []
         for step in reversed(steps):
-            if _makes(step) <= self.steady.names and _makes(step) & (wanted | set(values)):
+            if makes(step) <= self.steady.names and makes(step) & (wanted | set(values)):
                 lines.append(self._write_steady(step))
-                wanted |= _reads(step)
+                wanted |= reads(step)
         lines.reverse()
         for step, launcher in parted:
             inputs = self._write_operands(step.site, launcher.staging_reads)
@@ -347,64 +329,3 @@ def _may_be_laid_out_anew(placeholder: Placeholder) -> bool:
         and placeholder.spec is not None
         and len(placeholder.spec.shape) > 1
     )
-
-
-# --- the order
-
-
-def _schedule(graph: OpGraph, sites: Sequence[SitePlan]) -> list[Node | SitePlan]:
-    """Nodes and sites in an order in which everything is made before it is read.
-
-    Of what may come next, what stands first in the graph does; so in-place nodes keep their place
-    among nodes.
-
-    Raises RecipeError: if there is no order, which means that a site is not convex.
-    """
-    owner = {name: place for place, entry in enumerate(sites) for name in entry.site.nodes}
-    steps: list[Node | SitePlan] = []
-    seen: set[int] = set()
-    for node in graph.nodes:
-        place = owner.get(node.name)
-        if place is None:
-            steps.append(node)
-        elif place not in seen:
-            seen.add(place)
-            steps.append(sites[place])
-    placeholders = {placeholder.name for placeholder in graph.placeholders}
-    missing = [_reads(step) - placeholders for step in steps]
-    readers: dict[str, list[int]] = {}
-    for number, names in enumerate(missing):
-        for name in names:
-            readers.setdefault(name, []).append(number)
-    ready = [number for number, names in enumerate(missing) if not names]
-    heapify(ready)
-    order: list[int] = []
-    while ready:
-        order.append(heappop(ready))
-        for name in _makes(steps[order[-1]]):
-            for number in readers.get(name, ()):
-                missing[number].discard(name)
-                if not missing[number]:
-                    heappush(ready, number)
-    if len(order) < len(steps):
-        waiting = [
-            _step_name(steps[number]) for number in sorted(set(range(len(steps))) - {*order})
-        ]
-        raise RecipeError(f"No order of execution exists: {waiting} wait for each other")
-    return [steps[number] for number in order]
-
-
-def _reads(step: Node | SitePlan) -> set[str]:
-    if isinstance(step, Node):
-        return set(step.refs())
-    return {operand.name for operand in step.site.inputs}
-
-
-def _makes(step: Node | SitePlan) -> set[str]:
-    if isinstance(step, Node):
-        return {step.name}
-    return {operand.name for operand in step.site.outputs}
-
-
-def _step_name(step: Node | SitePlan) -> str:
-    return step.name if isinstance(step, Node) else step.site.name

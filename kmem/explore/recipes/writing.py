@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from kmem import __version__
-from kmem.codegen.module.assemble import SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.errors import RecipeError, foreign_code
 from kmem.explore.recipes.cover import SiteOption
 from kmem.interfaces import Assignment

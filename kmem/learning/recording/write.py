@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kmem.codegen.module.assemble import WorkloadPlan, assemble_module
+from kmem.codegen.module.assemble import assemble_module
+from kmem.codegen.module.plan import WorkloadPlan
 from kmem.explore.recipes.cover import find_options
 from kmem.explore.recipes.writing import write_kernel
 from kmem.interfaces import Assignment
