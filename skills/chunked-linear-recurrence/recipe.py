@@ -7,6 +7,7 @@ from kmem.codegen.settings import read_settings
 from kmem.codegen.text.calls import write_launch_function
 from kmem.codegen.text.parts import STORE_PARTS
 from kmem.problem.graph import OpGraph
+from kmem.problem.operators.expressions import STABLE_EXP
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
@@ -95,7 +96,7 @@ class ChunkedScan(Recipe):
         if scan.has_y and not knobs.is_fused:
             kernels = (*kernels, OUTPUT)
         return Emission(
-            (STORE_PARTS, HELPERS, *kernels),
+            (STORE_PARTS, (STABLE_EXP.name, STABLE_EXP.source), HELPERS, *kernels),
             write_launch_function(parameters_of(scan), [*made, *launches, f"return {returned}"]),
         )
 

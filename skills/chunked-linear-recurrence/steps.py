@@ -13,29 +13,11 @@ def kmem_chunked_product(x, y, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def kmem_chunked_exp(x, low):
-    """exp(x + low), low far below x. tl.exp would round x times log2(e), which costs |x| roundings.
-
-    x = n ln 2 + r with ln 2 in two parts, and 2^n in two factors so that neither overflows. Source:
-    Cody and Waite 1980, ch. 6; constants as in Cephes single/expf.c.
-    """
-    c = tl.minimum(
-        tl.maximum(x, -110.0, propagate_nan=tl.PropagateNan.ALL),
-        100.0,
-        propagate_nan=tl.PropagateNan.ALL,
-    )
-    n = tl.floor(c * 1.4426950408889634 + 0.5)
-    r = ((c - n * 0.693359375) - n * -2.12194440e-4) + low
-    half = tl.floor(n * 0.5)
-    return tl.exp(r) * tl.exp2(half) * tl.exp2(n - half)
-
-
-@triton.jit
 def kmem_chunked_decay(exponent):
     """exp of a number in fp64, which fp32 would round to parts of a millionth."""
     high = exponent.to(tl.float32)
     low = (exponent - high.to(tl.float64)).to(tl.float32)
-    return kmem_chunked_exp(high, tl.where(tl.abs(high) < float("inf"), low, 0.0))
+    return stable_exp(high) * (1.0 + tl.where(tl.abs(high) < float("inf"), low, 0.0))
 
 
 @triton.jit
@@ -55,7 +37,7 @@ def kmem_chunked_between(later, earlier, rows, columns, LENGTH: tl.constexpr):
     lost += low_l[:, None] - low_e[None, :]
     lost = tl.where(tl.abs(lost) < 1.0, lost, 0.0)  # nothing is lost of what is not finite
     seen = (columns[None, :] <= rows[:, None]) & (columns < LENGTH)[None, :]
-    return kmem_chunked_exp(tl.where(seen, difference, float("-inf")), lost)
+    return stable_exp(tl.where(seen, difference, float("-inf"))) * (1.0 + lost)
 
 
 @triton.jit

@@ -32,8 +32,6 @@ from kmem.recipes import Emission
 _HASH = re.compile(r"_(?=[0-9a-f]*\d)[0-9a-f]{8,10}$")
 #: An argument that is known when a module is imported, though not when it is written.
 _AT_IMPORT = {"triton.knobs.runtime.interpret": "_INTERPRETED"}
-
-
 #: Where a constant will be named, numbered.
 _PLACE = "KMEM_HOISTED_"
 
@@ -164,10 +162,8 @@ class ModuleKernels:
             return texts[0]
         shared, hoisted = _align_kernels(tuple(texts))
         name = _upper(f"{label}_NUMBER")
-        for place, values in enumerate(hoisted):
-            constant = self.constants.add(name, values, for_kernels=True)
-            shared = re.sub(rf"\b{_PLACE}{place}\b", constant, shared)
-        return shared
+        constants = [self.constants.add(name, values, for_kernels=True) for values in hoisted]
+        return re.sub(rf"\b{_PLACE}(\d+)\b", lambda match: constants[int(match[1])], shared)
 
     # --- writing
 
@@ -320,10 +316,8 @@ def _align_kernels(texts: tuple[str, ...]) -> tuple[str, tuple[tuple[str, ...], 
     hoisted: list[tuple[str, ...]] = []
 
     def hoist(nodes: Sequence[ast.expr]) -> str:
-        values = tuple(ast.unparse(node) for node in nodes)
-        if values not in hoisted:
-            hoisted.append(values)
-        return f"{_PLACE}{hoisted.index(values)}"
+        hoisted.append(tuple(ast.unparse(node) for node in nodes))
+        return f"{_PLACE}{len(hoisted) - 1}"
 
     shared = ast.unparse(align([parse_python(text) for text in texts], hoist))
     return shared, tuple(hoisted)

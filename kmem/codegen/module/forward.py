@@ -129,7 +129,10 @@ def write_forward(
     steps = schedule(graph, plan.sites)
     body = [line for step in steps for line in writer.write(step)]
     staging = writer.write_staging(steps)
-    lines = [*_first_lines(plan), *writer.unpacking]
+    known = _known(plan)
+    state = [each for each in known if each.kind in ("parameter", "buffer")]
+    lines = [write_unpacking(state)] if state else []
+    lines += [*_write_constants(graph, known), *writer.unpacking]
     if scratch_bytes:
         device = f"{_first_tensor(graph)}.device"
         memory = f"torch.empty({scratch_bytes}, dtype=torch.uint8, device={device})"
@@ -137,7 +140,6 @@ def write_forward(
     lines += body
     result = ", ".join(graph.outputs)
     lines.append(f"return ({result},)" if graph.returns_tuple else f"return {result}")
-    state = _state(plan)
     given = ["self", *([STATE] if state else []), *input_names(graph)]
     text = _define(f"_forward({', '.join(given)})", lines)
     fetching = _define("_fetch(self)", write_fetches(state)) if state else ""
@@ -156,20 +158,13 @@ def _known(plan: WorkloadPlan) -> list[Placeholder]:
     return [placeholder for placeholder in graph.placeholders if placeholder.name in used]
 
 
-def _state(plan: WorkloadPlan) -> list[Placeholder]:
-    """The parameters and buffers that the forward reads."""
-    return [each for each in _known(plan) if each.kind in ("parameter", "buffer")]
-
-
-def _first_lines(plan: WorkloadPlan) -> list[str]:
-    """Parameters, buffers and constants that the forward reads, under their graph names."""
-    graph = plan.graph
-    state = _state(plan)
-    lines = [write_unpacking(state)] if state else []
-    constants = [placeholder for placeholder in _known(plan) if placeholder.kind == "constant"]
+def _write_constants(graph: OpGraph, known: Iterable[Placeholder]) -> list[str]:
+    """The constants that the forward reads, under their graph names, and the device if wanted."""
+    constants = [placeholder for placeholder in known if placeholder.kind == "constant"]
     arguments = (arg for node in graph.nodes for arg in (*node.args, *node.kwargs.values()))
-    if constants or any(_names_device(arg) for arg in arguments):
-        lines.append(f"{DEVICE.expression} = {_first_tensor(graph)}.device")
+    if not constants and not any(_names_device(arg) for arg in arguments):
+        return []
+    lines = [f"{DEVICE.expression} = {_first_tensor(graph)}.device"]
     return lines + [f"{constant.name} = {write_constant(constant)}" for constant in constants]
 
 

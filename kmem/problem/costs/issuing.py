@@ -40,5 +40,5 @@ def priced_device(graph: OpGraph, device: Device, contract: Contract) -> Device:
     return replace(
         device,
         launch_ms=max(device.launch_ms, share * _ISSUE_MS),
-        call_ms=max(device.launch_ms, share * _CALL_MS),
+        call_ms=share * _CALL_MS,
     )
