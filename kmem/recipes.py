@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
 
 from kmem.errors import RecipeError
 from kmem.problem.graph import OpGraph
@@ -78,11 +77,24 @@ ACCURACY = "ACCURACY"
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """Which values of some of a space's knobs go together, whatever the other knobs are.
+
+    `goes` is asked with a value of each of `knobs`, in their order.
+    """
+
+    knobs: tuple[str, ...]
+    goes: Callable[..., bool]
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
     """Knobs and their legal values for one site, and which combinations are worth compiling.
 
-    Values stand in a sensible order. `is_legal` is about resources and speed only; correctness must
-    not depend on it: any setting from any site's space must be correct.
+    Values stand in a sensible order. A setting is legal if all `rules` and `is_legal` say so. They
+    are about resources and speed only; correctness must not depend on them: any setting from any
+    site's space must be correct. What a rule says need not be said again, and spares a space of
+    many knobs most of its combinations: it is asked before the knobs behind it have values.
 
     The rungs of `ACCURACY` are climbed (`Recipe.more_accurate`), not searched: whoever ranks
     settings or moves between them stays on a rung.
@@ -93,6 +105,7 @@ class Space:
     knobs: Mapping[str, tuple[Knob, ...]]
     is_legal: Callable[[Settings], bool] = field(default=lambda settings: True)
     unnamed: Settings = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -104,18 +117,25 @@ class Space:
         knobs = dict(self.knobs)
         if self.rungs:
             knobs[ACCURACY] = (self.rungs[0] if rung is None else rung,)
-        combinations = (
-            dict(zip(knobs, values, strict=True)) for values in product(*knobs.values())
-        )
-        return [combination for combination in combinations if self.is_legal(combination)]
+        known: list[dict[str, Knob]] = [{}]
+        waiting = list(self.rules)
+        for name, values in knobs.items():
+            known = [{**setting, name: value} for setting in known for value in values]
+            due = [rule for rule in waiting if known and known[0].keys() >= {*rule.knobs}]
+            waiting = [rule for rule in waiting if rule not in due]
+            known = [setting for setting in known if _obeys(setting, due)]
+        return [setting for setting in known if self.is_legal(setting)]
 
     def allows(self, settings: Settings) -> bool:
         """Whether a setting has the knobs of this space at legal values."""
         return (
             set(settings) == set(self.knobs)
             and all(settings[name] in values for name, values in self.knobs.items())
-            and self.is_legal(settings)
+            and self._is_worth_compiling(settings)
         )
+
+    def _is_worth_compiling(self, settings: Settings) -> bool:
+        return _obeys(settings, self.rules) and self.is_legal(settings)
 
     def on_rung(self, settings: Settings, rung: int | None = None) -> dict[str, Knob]:
         """A setting put on a rung, by default the lowest; as it is in a space without a ladder."""
@@ -148,9 +168,13 @@ class Space:
             for near in (place - 1, place + 1):
                 if 0 <= near < len(values):
                     candidate = {**settings, name: values[near]}
-                    if self.is_legal(candidate):
+                    if self._is_worth_compiling(candidate):
                         found.append(candidate)
         return found
+
+
+def _obeys(settings: Settings, rules: Collection[Rule]) -> bool:
+    return all(rule.goes(*map(settings.__getitem__, rule.knobs)) for rule in rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +224,11 @@ class Recipe(ABC):
 
     @abstractmethod
     def space(self, site: Site, device: Device) -> Space:
-        """Knobs worth trying for a site on a device."""
+        """Knobs worth trying for a site on a device.
+
+        Sites that differ in nothing but the names of their nodes and values have the same, and the
+        same times: one is asked about for all of them.
+        """
 
     @abstractmethod
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:

@@ -134,7 +134,7 @@ def recipes() -> list[Recipe]:
 def first_setting(space: Space) -> Settings | None:
     for values in product(*space.knobs.values()):
         setting = dict(zip(space.knobs, values, strict=True))
-        if space.is_legal(setting):
+        if space.allows(setting):
             return setting
     return None
 

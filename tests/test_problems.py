@@ -6,7 +6,8 @@ import pytest
 
 from kmem.devices import TARGETS
 from kmem.problem.costs.bound import graph_bound, node_cost_ms
-from kmem.problem.sizing.workload import MAX_SMALL_ELEMENTS, derive_small_workload
+from kmem.problem.sizing.search import MAX_SMALL_ELEMENTS
+from kmem.problem.sizing.workload import derive_small_workload
 from kmem.problem.source.load import execute_problem, load_problem
 from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Contract

@@ -12,7 +12,8 @@ from models_for_tests import model_named
 from kmem.cli import cli
 from kmem.devices import named_target
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.sizing.workload import MAX_SMALL_PARAMETERS, derive_small_workload
+from kmem.problem.sizing.search import MAX_SMALL_PARAMETERS
+from kmem.problem.sizing.workload import derive_small_workload
 from kmem.problem.source.load import build_inputs, build_model, execute_problem, load_problem
 from kmem.problem.tracing.evaluate import evaluate_graph
 from kmem.problem.tracing.trace import trace_problem

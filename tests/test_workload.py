@@ -6,11 +6,8 @@ import pytest
 
 from kmem.errors import ProblemError
 from kmem.problem.sizing.program import MAX_SMALL_RESULTS, computes_much
-from kmem.problem.sizing.workload import (
-    MAX_SMALL_ELEMENTS,
-    derive_small_workload,
-    find_input_constants,
-)
+from kmem.problem.sizing.search import MAX_SMALL_ELEMENTS
+from kmem.problem.sizing.workload import derive_small_workload, find_input_constants
 from kmem.problem.source.load import execute_problem
 from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Problem, Workload

@@ -15,12 +15,12 @@ def read_settings(record: type[Record], settings: Settings) -> Record:
     A knob that the settings lack, because a site's space does not offer it, takes the field's
     default. The field of `ACCURACY` is `accuracy`.
     """
-    names = _names(record)
-    known = {name.lower(): value for name, value in settings.items()}
-    return record(**{name: value for name, value in known.items() if name in names})
+    # asked for every setting of a space: which knob is which field is found once
+    return record(**{name: settings[knob] for knob, name in _fields(record, tuple(settings))})
 
 
 @cache
-def _names(record: type[Record]) -> frozenset[str]:
-    # asked for every setting of a space
-    return frozenset(field.name for field in fields(record))
+def _fields(record: type, knobs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The knobs that a record has fields for, each with its field."""
+    names = {field.name for field in fields(record)}
+    return tuple((knob, knob.lower()) for knob in knobs if knob.lower() in names)

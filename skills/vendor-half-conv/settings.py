@@ -74,7 +74,8 @@ def first_rung(detail: VendorConv) -> int:
 def read_knobs(detail: VendorConv, settings: Settings) -> VendorSettings:
     """The settings of a site as a record, whose rungs are those of `VendorSettings`."""
     knobs = read_settings(VendorSettings, settings)
-    return replace(knobs, accuracy=knobs.accuracy + first_rung(detail))
+    first = first_rung(detail)
+    return replace(knobs, accuracy=knobs.accuracy + first) if first else knobs
 
 
 def staged_elements(detail: VendorConv, knobs: VendorSettings) -> tuple[int, int]:

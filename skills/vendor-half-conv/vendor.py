@@ -4,6 +4,7 @@ Plain records: finding.py reads them from a graph, tails.py what follows beyond 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, log2, prod
 
 from kmem.codegen.chains.epilogue import Epilogue
@@ -58,7 +59,7 @@ class Lines:
     parameters: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VendorConv:
     """One convolution and what is done element by element before and after it.
 
@@ -79,47 +80,47 @@ class VendorConv:
     lines: Lines | None = None
     before: "VendorConv | None" = None
 
-    @property
+    @cached_property
     def links(self) -> "tuple[VendorConv, ...]":
         """The convolutions of the chain that ends with this one."""
         return (*(self.before.links if self.before is not None else ()), self)
 
-    @property
+    @cached_property
     def is_norm(self) -> bool:
         return self.statistics is not None and self.statistics.is_norm
 
-    @property
+    @cached_property
     def is_summed(self) -> bool:
         """Whether nothing but sums over positions is returned."""
         return self.statistics is not None and not self.statistics.is_norm
 
-    @property
+    @cached_property
     def is_transposed(self) -> bool:
         return bool(self.output_padding)
 
-    @property
+    @cached_property
     def axes(self) -> tuple[WindowAxis, ...]:
         """The axes that the library is given; a row is an image one high."""
         rank = len(self.base.out.shape) - 2
         return self.base.axes[3 - max(rank, 2) :]
 
-    @property
+    @cached_property
     def weight_binades(self) -> int:
         """a, such that the magnitudes of a row of weights add up to less than 2**a."""
         terms = self.base.group_in * self.base.taps
         return min(max(0, ceil(log2(terms)) - WEIGHT_BINADES), RANGE - MIN_IMAGE_BINADES)
 
-    @property
+    @cached_property
     def image_binades(self) -> int:
         """b, such that a staged image lies below 2**b."""
         return RANGE - self.weight_binades
 
-    @property
+    @cached_property
     def guess(self) -> int:
         """The exponent by which images are scaled first."""
         return self.image_binades - LARGEST_AS_IT_IS
 
-    @property
+    @cached_property
     def flops(self) -> float:
         base = self.base
         places = base.inputs if self.is_transposed else base.positions

@@ -96,6 +96,7 @@ CHAIN_ISSUED = 0.75
 _CALL, _SIGN = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)?)\("), re.compile(r" [-+*/<>!=]=? ")
 
 
+@lru_cache(maxsize=256)  # asked for every setting of a space
 def approximate(epilogue: Epilogue) -> Epilogue:
     """An epilogue with the hardware's exp and quotients, and a short erf in a gelu."""
     statements = tuple((name, _approximated(text)) for name, text in epilogue.statements)

@@ -14,6 +14,7 @@ which may be negative. Others belong to the skill transposed-conv-phases.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from kmem.codegen.chains.epilogue import Bias, Epilogue, grow_epilogue, write_epilogue
@@ -50,7 +51,7 @@ class TrainedNorm:
     result: TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Convolution:
     """A dense convolution over contiguous images; `gap` elements of others lie behind each input.
 
@@ -78,38 +79,38 @@ class Convolution:
     gap: int = 0
     norm: TrainedNorm | None = None
 
-    @property
+    @cached_property
     def taps(self) -> int:
         return prod(axis.kernel for axis in self.axes)
 
-    @property
+    @cached_property
     def positions(self) -> int:
         """Output positions of one image."""
         return prod(axis.out for axis in self.axes)
 
-    @property
+    @cached_property
     def inputs(self) -> int:
         """Input positions of one image."""
         return prod(axis.size for axis in self.axes)
 
-    @property
+    @cached_property
     def group_in(self) -> int:
         return self.channels_in // self.groups
 
-    @property
+    @cached_property
     def group_out(self) -> int:
         return self.channels_out // self.groups
 
-    @property
+    @cached_property
     def batches(self) -> int:
         return self.images * self.groups
 
-    @property
+    @cached_property
     def is_pooled(self) -> bool:
         """Whether one value of each window of positions is stored."""
         return prod(self.window) > 1
 
-    @property
+    @cached_property
     def full_operands(self) -> int:
         """Operands of the epilogue that differ along both channels and positions.
 
@@ -117,11 +118,11 @@ class Convolution:
         """
         return sum(channel != 0 and position != 0 for _, _, channel, position in self.operand_steps)
 
-    @property
+    @cached_property
     def flops(self) -> float:
         return 2.0 * self.images * self.positions * self.channels_out * self.group_in * self.taps
 
-    @property
+    @cached_property
     def is_padded(self) -> bool:
         """Whether a tap of any output lies outside the input."""
         return any(

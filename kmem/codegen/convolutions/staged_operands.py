@@ -157,6 +157,9 @@ def kmem_pack_filter(
 )
 
 
+WIDE = 16  # bytes that a copy moves at most
+
+
 @dataclass(frozen=True, slots=True)
 class StagedSettings:
     """The knobs of a staged convolution.
@@ -196,7 +199,7 @@ class StagedSettings:
     @property
     def copies_widely(self) -> bool:
         """Whether a copy moves 16 bytes."""
-        return self.copy_bytes == 16
+        return self.copy_bytes == WIDE
 
     @property
     def has_boxes(self) -> bool:

@@ -7,7 +7,7 @@ be tried.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from kmem.codegen.chains.approximate import chain_s, has_quick_form
 from kmem.codegen.convolutions.boxed_conv import box_tiles, can_box, fits_boxes
@@ -24,6 +24,7 @@ from kmem.codegen.convolutions.staged_conv import (
     promote_steps,
 )
 from kmem.codegen.convolutions.staged_operands import (
+    WIDE,
     StagedSettings,
     contraction,
     is_scaled,
@@ -39,7 +40,7 @@ from kmem.codegen.convolutions.walking_conv import (
 from kmem.codegen.rates import by_card, ceiling, issues_per_s
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Role, Rule, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Knob
 
 HALF = 2  # bytes of a staged value
@@ -174,6 +175,7 @@ class StagedConv(Recipe):
                 **dict.fromkeys(gathering, "no"),
                 **{name: values[0] for name, values in optional.items()},
             },
+            _rules(knobs),
         )
 
     def _rungs(self, detail: Convolution) -> tuple[int, ...]:
@@ -340,23 +342,36 @@ def _shared_bytes(knobs: StagedSettings) -> int:
     return max(_step_bytes(knobs) * knobs.stages, result)
 
 
+def _rules(knobs: Container[str]) -> tuple[Rule, ...]:
+    """What goes together of the knobs that a space has, whatever the convolution."""
+    rules = (
+        # warps beyond the rows of a tile repeat its products
+        Rule(("block_p", "block_co", "warps", "sums_along"), _has_rows),
+        # no taps are left that would meet in L1
+        Rule(("gather", "copy_bytes"), lambda gather, width: gather == "no" or width == WIDE),
+        Rule(("copies", "copy_bytes"), lambda copies, width: copies != "boxes" or width == WIDE),
+        Rule(("kept_in", "copy_bytes"), lambda kept_in, width: kept_in != "l1" or width == WIDE),
+        Rule(("kept_in", "copies"), lambda kept_in, copies: kept_in != "l1" or copies != "boxes"),
+    )
+    return tuple(rule for rule in rules if all(name in knobs for name in rule.knobs))
+
+
+def _has_rows(block_p: int, block_co: int, warps: int, sums_along: str) -> bool:
+    rows = block_co if sums_along == "positions" else block_p
+    return rows >= (16 * warps if warps > 4 else MIN_ROWS)
+
+
 def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> bool:
     detail = gather_taps(detail, knobs.gather)
-    if knobs.gather != "no" and not (
-        knobs.copies_widely and _staged_elements(detail) <= MAX_STAGED
-    ):
-        return False  # no taps are left that would meet in L1
-    if knobs.copies_widely and staged_channels(detail) % 8 != 0:
+    if knobs.gather != "no" and _staged_elements(detail) > MAX_STAGED:
         return False
-    if knobs.kept_in == "l1" and (knobs.has_boxes or not knobs.copies_widely):
+    if knobs.copies_widely and staged_channels(detail) % 8 != 0:
         return False
     if knobs.walks and (
         promote_steps(detail, knobs) > 0 or knobs.programs > programs_at_once(detail, knobs, device)
     ):
         return False
-    if knobs.has_boxes and not (
-        knobs.copies_widely and can_box(detail) and fits_boxes(detail, knobs)
-    ):
+    if knobs.has_boxes and not (can_box(detail) and fits_boxes(detail, knobs)):
         return False
     # An operand of the epilogue as large as the tile is in registers beside the sums. Source:
     # tile-matmul, where it spilled.
@@ -364,10 +379,6 @@ def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> boo
     if detail.is_pooled:
         most = _MAX_POOLED_SUMS
     if not MIN_THREAD_SUMS <= _thread_sums(detail, knobs, device) <= most:
-        return False
-    # Warps beyond the rows of a tile repeat its products.
-    rows = knobs.block_co if knobs.sums_along == "positions" else knobs.block_p
-    if rows < (16 * knobs.warps if knobs.warps > 4 else MIN_ROWS):
         return False
     if knobs.walks:
         return True

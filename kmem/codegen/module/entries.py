@@ -146,24 +146,47 @@ class ModuleKernels:
             {name: own for (name, _), own in zip(emission.kernels, shipped, strict=True)}
             for emission in emissions
         ]
-        for texts in zip(*(emission.kernels for emission in emissions), strict=True):
-            renamed = [_rename(text, own) for (_, text), own in zip(texts, names, strict=True)]
-            for function in split_functions(self._shared_text(renamed, label)):
+        shared, again = [], {}
+        by_kernel = zip(*(emission.kernels for emission in emissions), strict=True)
+        for own, texts in zip(shipped, by_kernel, strict=True):
+            renamed = [_rename(text, other) for (_, text), other in zip(texts, names, strict=True)]
+            text, is_hoisted = self._shared_text(renamed, own)
+            shared.append(text)
+            # equal text at the problem's own size, other numbers at another one
+            if is_hoisted and self._find_other(text):
+                again[own] = self._free_name(own, text)
+        for text in shared:
+            for function in split_functions(_rename(text, again)):
                 if self.functions.setdefault(function.name, function).text != function.text:
                     raise RecipeError(
                         f"Two kernels named {function.name} have different texts; "
                         "put what differs into the name or a constexpr"
                     )
-        return names
+        return [{name: again.get(own, own) for name, own in each.items()} for each in names]
 
-    def _shared_text(self, texts: Sequence[str], label: str) -> str:
-        """The text of all workloads; constants in the place of numbers in which they differ."""
+    def _find_other(self, text: str) -> bool:
+        """Whether one of a text's functions has the name of another one."""
+        functions = split_functions(text)
+        return any(self.functions.get(each.name, each).text != each.text for each in functions)
+
+    def _free_name(self, name: str, text: str) -> str:
+        """A kernel's name that stands for no other text."""
+        number = 2
+        while True:
+            other = _HASH.sub(lambda found, count=number: f"_{count}{found[0]}", name)
+            other = other if other != name else f"{name}_{number}"
+            if not self._find_other(_rename(text, {name: other})):
+                return other
+            number += 1
+
+    def _shared_text(self, texts: Sequence[str], kernel: str) -> tuple[str, bool]:
+        """The text of all workloads, and whether it has constants for numbers that differ."""
         if len(set(texts)) == 1:
-            return texts[0]
+            return texts[0], False
         shared, hoisted = _align_kernels(tuple(texts))
-        name = _upper(f"{label}_NUMBER")
+        name = _upper(f"{_short(kernel)}_NUMBER")
         constants = [self.constants.add(name, values, for_kernels=True) for values in hoisted]
-        return re.sub(rf"\b{_PLACE}(\d+)\b", lambda match: constants[int(match[1])], shared)
+        return re.sub(rf"\b{_PLACE}(\d+)\b", lambda match: constants[int(match[1])], shared), True
 
     # --- writing
 

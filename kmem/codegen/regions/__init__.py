@@ -3,6 +3,7 @@
 - pointwise.py: pointwise nodes as expressions.
 - region.py: a region: a small program over tiles.
 - lowering.py: from nodes to the statements of a region.
+- naming.py: names of a region's values that do not count the graph's nodes.
 - matching.py: which nodes form one region.
 - reductions.py: what each kind of reduction keeps, and how its tiles, lanes and parts combine.
 """

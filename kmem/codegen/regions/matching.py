@@ -51,18 +51,32 @@ def may_reduce(graph: OpGraph, name: str, columns: int) -> bool:
     Where it is not, no region that all its readers are part of does so: that is told at once, while
     `find_row_regions` grows every region of the graph.
     """
-    total = graph.spec(name).numel
-    near, seen = [name], {name}
-    while near:
-        for node in graph.users(near.pop()):
-            if node.name in seen or lowering_of(graph, node) is None:
-                continue
-            space = space_of(graph, node)
-            if space is not None and space.columns == columns and prod(space.shape) == total:
-                return True
-            seen.add(node.name)
-            near.append(node.name)
-    return False
+    return (columns, graph.spec(name).numel) in _reduced_later(graph, name)
+
+
+def _reduced_later(graph: OpGraph, name: str) -> set[tuple[int, int]]:
+    """Columns and elements of all that is reduced by rows where a value is read, or later.
+
+    Only operators that regions know lead on.
+    """
+    known = graph.once(_new_table)
+    waiting = [name]
+    while waiting:  # a recurrence is deeper than Python's stack
+        reading = [
+            each for each in graph.users(waiting[-1]) if lowering_of(graph, each) is not None
+        ]
+        unknown = [each.name for each in reading if each.name not in known]
+        if unknown:
+            waiting += unknown
+            continue
+        spaces = [space for each in reading if (space := space_of(graph, each)) is not None]
+        own = {(space.columns, prod(space.shape)) for space in spaces}
+        known[waiting.pop()] = own.union(*(known[each.name] for each in reading))
+    return known[name]
+
+
+def _new_table(graph: OpGraph) -> dict[str, set[tuple[int, int]]]:
+    return {}
 
 
 def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:

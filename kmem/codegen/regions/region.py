@@ -7,6 +7,7 @@ rows/pointwise_kernel.py write it as kernels.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from kmem.problem.operators.expressions import Helper
@@ -94,7 +95,7 @@ class Total:
     output: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Region:
     """What one kernel family computes.
 
@@ -110,30 +111,30 @@ class Region:
     outputs: tuple[Operand, ...]
     total: Total | None = None
 
-    @property
+    @cached_property
     def kept(self) -> tuple[int, ...]:
         """Positions of the kept axes, outermost first."""
         return tuple(index for index, axis in enumerate(self.axes) if not axis.reduced)
 
-    @property
+    @cached_property
     def reduced(self) -> tuple[int, ...]:
         return tuple(index for index, axis in enumerate(self.axes) if axis.reduced)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """How many rows there are: the product of the kept axes."""
         return prod(self.axes[index].size for index in self.kept)
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """Elements per row: the product of the reduced axes."""
         return prod(self.axes[index].size for index in self.reduced)
 
-    @property
+    @cached_property
     def has_element_output(self) -> bool:
         return any(not store.is_row for store in self.stores)
 
-    @property
+    @cached_property
     def kinds_of_computed(self) -> set[str]:
         """Kinds of the reductions that read a computed value, not a loaded one."""
         computed = {item.name for item in self.statements if isinstance(item, Map)}
@@ -143,22 +144,22 @@ class Region:
             if isinstance(item, Reduce) and item.read in computed
         }
 
-    @property
+    @cached_property
     def changes_inputs(self) -> bool:
         return any(store.in_place for store in self.stores)
 
-    @property
+    @cached_property
     def is_wide(self) -> bool:
         """Whether an offset can exceed 32 bits."""
         return any(
             _extent(self.axes, item.strides) >= 2**31 for item in (*self.loads, *self.stores)
         )
 
-    @property
+    @cached_property
     def loads(self) -> tuple[Load, ...]:
         return tuple(statement for statement in self.statements if isinstance(statement, Load))
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Every input read once and every output written once."""
         return sum(operand.spec.bytes for operand in (*self.inputs, *self.outputs))
@@ -167,7 +168,7 @@ class Region:
         """Whether a load changes along the row."""
         return any(load.strides[index] for index in self.reduced)
 
-    @property
+    @cached_property
     def held_loads(self) -> int:
         """How many operands have an element of their own for every element of a tile.
 
@@ -181,7 +182,7 @@ class Region:
 
         return max(1, sum(fills(load) for load in self.loads))
 
-    @property
+    @cached_property
     def row_is_contiguous(self) -> bool:
         """Whether the largest load runs along the row with unit stride.
 

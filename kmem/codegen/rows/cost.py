@@ -6,6 +6,7 @@ constants come from one H200: the pairs of setting and time that tools/gpu_rowwi
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Reduce, Region
@@ -70,7 +71,7 @@ _WAIT_S, _QUIET_WAITERS = 1.9e-6, 6
 _COMPENSATED = 1.01
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Cost:
     """Times of one setting's kernels on one device."""
 
@@ -82,17 +83,17 @@ class _Cost:
 
     # --- what a program takes
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a program."""
         return self.knobs.warps * self.device.warp_size
 
-    @property
+    @cached_property
     def per_thread(self) -> float:
         """Values of the tile, over all operands that fill it, that a thread holds."""
         return self.knobs.tile * self.region.held_loads / self.threads
 
-    @property
+    @cached_property
     def registers(self) -> float:
         """Registers that a thread needs.
 
@@ -112,7 +113,7 @@ class _Cost:
         )
         return 24 + (2.2 if is_masked else 1.12) * self.per_thread + self.crossing
 
-    @property
+    @cached_property
     def crossing(self) -> float:
         """Registers of a thread for what is an element's own where tiles cross lines of a row.
 
@@ -131,18 +132,18 @@ class _Cost:
         )
         return (1 + len(region.reduced) + own) * self.knobs.tile / self.threads
 
-    @property
+    @cached_property
     def reduces(self) -> list[Reduce]:
         """The reductions of the region."""
         return [item for item in self.region.statements if isinstance(item, Reduce)]
 
-    @property
+    @cached_property
     def spilled(self) -> float:
         """The share of the registers needed that a thread cannot have."""
         available = min(255.0, self.device.registers_per_sm / self.threads)
         return max(0.0, 1.0 - available / self.registers)
 
-    @property
+    @cached_property
     def resident(self) -> int:
         """Programs that a multiprocessor holds."""
         needed = min(255.0, self.registers) * self.threads
@@ -153,7 +154,7 @@ class _Cost:
         )
         return max(1, min(places))
 
-    @property
+    @cached_property
     def exposed(self) -> float:
         """How much longer the latency of a program shows when no second one overlaps with it.
 
@@ -167,27 +168,27 @@ class _Cost:
 
     # --- bytes
 
-    @property
+    @cached_property
     def is_beside(self) -> bool:
         """Whether lines start beside 16 bytes and are read as they come."""
         return self.knobs.strategy != "classes" and line_classes(self.region) > 1
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Bytes of an element of the widest input."""
         return max((DTYPE_BYTES[operand.spec.dtype] for operand in self.region.inputs), default=4)
 
-    @property
+    @cached_property
     def read(self) -> int:
         """Bytes of all inputs."""
         return sum(operand.spec.bytes for operand in self.region.inputs)
 
-    @property
+    @cached_property
     def written(self) -> int:
         """Bytes of all outputs."""
         return sum(operand.spec.bytes for operand in self.region.outputs)
 
-    @property
+    @cached_property
     def common(self) -> int:
         """Bytes of inputs that do not change from row to row, as a layer norm's weights."""
         moving = {
@@ -216,7 +217,7 @@ class _Cost:
 
     # --- what programs tell each other
 
-    @property
+    @cached_property
     def sharing_warps(self) -> float:
         """Warps of a program that reduce the same rows.
 

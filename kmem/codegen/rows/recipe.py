@@ -8,6 +8,7 @@ from kmem.codegen.regions.matching import (
     find_row_regions,
     is_supported_dtype,
 )
+from kmem.codegen.regions.naming import without_counts
 from kmem.codegen.regions.region import Region
 from kmem.codegen.rows.cost import row_cost_ms
 from kmem.codegen.rows.kernel import emit_rows
@@ -24,7 +25,7 @@ _MAX_COLUMNS = 2**31 - 2**17
 
 
 def _site(found: FoundRegion) -> Site:
-    region = found.region
+    region = without_counts(found.region, found.nodes)
     return Site(
         found.anchor,
         region.operator,

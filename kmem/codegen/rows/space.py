@@ -10,7 +10,7 @@ from kmem.codegen.regions.region import Reduce, Region
 from kmem.codegen.rows.access import line_classes, region_lines
 from kmem.codegen.text.accumulate import LONG_CHAIN
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import ACCURACY, Settings, Space
+from kmem.recipes import ACCURACY, Rule, Settings, Space
 from kmem.records import Device, Knob
 
 #: Most fp32 values that one thread should hold of a tile before registers run out (255 per thread,
@@ -223,15 +223,13 @@ def row_space(region: Region, device: Device) -> Space:
     """
     tiles = _tiles(region)
     strategies = _strategies(region, tiles)
+    loops_by_row = region.row_is_contiguous
 
     def is_legal(settings: Settings) -> bool:
         knobs = read_knobs(settings)
         if knobs.strategy == "registers":
-            # the tile is the whole row whatever BR says
-            if knobs.columns != tiles.columns[0]:
-                return False
             knobs = replace(knobs, columns=tiles.whole)
-        if not _fits_tiles(region, knobs, tiles, device):
+        if not _fits_threads(region, knobs, tiles, device):
             return False  # most settings: before anything that takes longer is asked
         fitted = fit_settings(region, settings)
         return (
@@ -250,7 +248,19 @@ def row_space(region: Region, device: Device) -> Space:
     }
     if has_ladder(region) and set(strategies) & set(LOOPS):
         knobs[ACCURACY] = (0, 1)
-    return Space(knobs, is_legal)
+    rules = (
+        Rule(
+            ("STRATEGY", "BK"),
+            lambda strategy, rows: rows == 1 or strategy == "registers" or not loops_by_row,
+        ),
+        # there the tile is the whole row whatever BR says
+        Rule(
+            ("STRATEGY", "BR"),
+            lambda strategy, columns: strategy != "registers" or columns == tiles.columns[0],
+        ),
+        Rule(("STRATEGY", "SPLIT"), lambda strategy, split: split == 1 or strategy in PARTED),
+    )
+    return Space(knobs, is_legal, rules=rules)
 
 
 def _strategies(region: Region, tiles: _Tiles) -> tuple[str, ...]:
@@ -267,14 +277,11 @@ def _strategies(region: Region, tiles: _Tiles) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _fits_tiles(region: Region, knobs: RowKnobs, tiles: _Tiles, device: Device) -> bool:
-    """Whether the tile suits the strategy and neither starves nor overflows a program's threads."""
+def _fits_threads(region: Region, knobs: RowKnobs, tiles: _Tiles, device: Device) -> bool:
+    """Whether the tile neither starves nor overflows a program's threads."""
     by_one = knobs.strategy != "registers" and region.row_is_contiguous
     allowed_rows = (1,) if by_one else tiles.rows
     allowed_columns = (tiles.whole,) if knobs.strategy == "registers" else tiles.columns
-    is_parted = knobs.strategy in PARTED or knobs.split == 1
-    if knobs.rows not in allowed_rows or not is_parted:
-        return False
     threads = knobs.warps * device.warp_size
     shares_narrowly = knobs.strategy == "shared" and knobs.warps <= 4
     most = _MAX_VALUES_SHARED if shares_narrowly else _MAX_VALUES_PER_THREAD

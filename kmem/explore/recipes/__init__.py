@@ -2,6 +2,7 @@
 
 - pieces.py: smaller sites, found where the nodes around them belong to others.
 - cutting.py: the cheapest cut of a graph into sites on offer and the library's nodes.
+- ranking.py: the settings of a site by their predicted time.
 - cover.py: which recipe writes which part of the graph.
 - calibration.py: the cost model's ranking of knob settings, corrected by what was measured.
 - evidence.py: the times that kernels of recipes are expected to take, held to measured ones.

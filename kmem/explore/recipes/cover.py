@@ -11,6 +11,7 @@ from typing import TypeAlias
 from kmem.errors import RecipeError, foreign_code
 from kmem.explore.recipes.cutting import Offer, cheapest_cut
 from kmem.explore.recipes.pieces import find_smaller_sites
+from kmem.explore.recipes.ranking import Ranked, rank_once
 from kmem.problem.costs.bound import node_costs_ms
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Recipe, Settings, Site, Space, find_site, match_sites
@@ -24,11 +25,6 @@ logger = logging.getLogger(__name__)
 #: thousandth of an earlier one of their problem and recipe; 243 of these took within 2% of it. Most
 #: differ in stages, hints or warps.
 _TIE = 1.001
-#: Settings of a space with their predicted times in ms, best first.
-Ranked: TypeAlias = tuple[tuple[float, dict], ...]
-#: What was ranked, for which device; forgotten at so many sites, which is more than one run has.
-_ranked: dict[tuple[Recipe, Site], tuple[Device, Space, Ranked]] = {}
-_MOST_RANKED = 4096
 #: A recipe, a site, and its members.
 Place: TypeAlias = tuple[str, str, tuple[str, ...] | None]
 
@@ -100,32 +96,10 @@ def find_options(
         recipe = recipes[name]
         with foreign_code(f"the recipe of {name}", RecipeError):
             for site in matching_sites(graphs, recipe, contract):
-                space, ranked = _rank_once(recipe, site, device)
+                space, ranked = rank_once(recipe, site, device)
                 if ranked:
                     options.append(SiteOption(recipe, site, space, ranked))
     return options
-
-
-def _rank_once(recipe: Recipe, site: Site, device: Device) -> tuple[Space, Ranked]:
-    """A site's space and its ranked settings, worked out once.
-
-    A run asks for them when it opens, when it writes, and for each rewritten form of the problem,
-    most of whose sites are the same; a large space takes a tenth of a second.
-    """
-    try:
-        kept = _ranked.get((recipe, site))
-    except TypeError:  # what a stranger's recipe says about its site cannot be looked up
-        return _rank(recipe, site, device)
-    if kept is None or kept[0] != device:
-        if len(_ranked) >= _MOST_RANKED:
-            _ranked.clear()
-        _ranked[recipe, site] = kept = (device, *_rank(recipe, site, device))
-    return kept[1:]
-
-
-def _rank(recipe: Recipe, site: Site, device: Device) -> tuple[Space, Ranked]:
-    space = recipe.space(site, device)
-    return space, rank_settings(recipe, site, space.settings(), device)
 
 
 def matching_sites(
@@ -150,18 +124,6 @@ def matching_sites(
             )
 
 
-def rank_settings(
-    recipe: Recipe, site: Site, settings: Sequence[Settings], device: Device
-) -> Ranked:
-    """Settings with their predicted times, best first; ties keep the order of the space."""
-    return tuple(
-        sorted(
-            ((recipe.cost_ms(site, setting, device), dict(setting)) for setting in settings),
-            key=lambda pair: pair[0],
-        )
-    )
-
-
 def smaller_options(
     graphs: Mapping[str, OpGraph],
     recipes: Mapping[str, Recipe],
@@ -178,7 +140,7 @@ def smaller_options(
     for name, site in find_smaller_sites(graphs, recipes, contract, known):
         recipe = recipes[name]
         with foreign_code(f"the recipe of {name}", RecipeError):
-            space, ranked = _rank_once(recipe, site, device)
+            space, ranked = rank_once(recipe, site, device)
         if ranked and all(operand.spec.numel for operand in (*site.inputs, *site.outputs)):
             found.append(SiteOption(recipe, site, space, ranked, site.nodes))
     return found

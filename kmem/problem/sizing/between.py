@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kmem.errors import ProblemError
-from kmem.problem.sizing.workload import MAX_SMALL_ELEMENTS, MAX_SMALL_PARAMETERS
+from kmem.problem.sizing.search import MAX_SMALL_ELEMENTS, MAX_SMALL_PARAMETERS
 from kmem.problem.source.load import build_inputs, check_forward, execute_problem
 from kmem.problem.tracing.fake import quiet_fake_tensors
 from kmem.records import Problem, Workload

@@ -89,11 +89,15 @@ def trace_problem(
 
 
 def trace_under(module: ModuleType, contract: Contract) -> OpGraph:
-    """Trace an executed problem file for kernels under a contract.
+    """Trace an executed problem file for kernels under a contract."""
+    return put_under(trace_problem(module, contract.precision), contract)
+
+
+def put_under(graph: OpGraph, contract: Contract) -> OpGraph:
+    """A traced graph as kernels under a contract are written for it.
 
     Where the library may compute nothing, it may still draw: dropout is taken apart (drawing.py).
     """
-    graph = trace_problem(module, contract.precision)
     return draw_apart(graph) if contract.purity is Purity.TRITON else graph
 
 

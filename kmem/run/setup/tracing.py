@@ -1,5 +1,7 @@
 """A problem traced for a run: at the file's sizes and at small ones, and what to know of it."""
 
+from dataclasses import replace
+
 from kmem.errors import ProblemError
 from kmem.problem.costs.bound import graph_bound
 from kmem.problem.costs.footprint import check_footprint
@@ -8,8 +10,8 @@ from kmem.problem.features.mode import describe_mode
 from kmem.problem.sizing.workload import derive_small_workload
 from kmem.problem.source.load import FULL, check_forward, execute_problem
 from kmem.problem.traced import TracedProblem
-from kmem.problem.tracing.trace import trace_under
-from kmem.records import Contract, Device, Problem
+from kmem.problem.tracing.trace import put_under, trace_problem
+from kmem.records import Contract, Device, Precision, Problem
 
 
 def trace_for_run(
@@ -31,20 +33,25 @@ def trace_for_run(
     notes: list[str] = []
     workloads = {"full": FULL}
     check_forward(execute_problem(problem, FULL), contract.precision)
-    graphs = {"full": trace_under(execute_problem(problem, FULL), contract)}
+    traced = trace_problem(execute_problem(problem, FULL), contract.precision)
+    graphs = {"full": put_under(traced, contract)}
     check_footprint(problem, graphs["full"], device)
     mode = describe_mode(graphs["full"])
     if mode is not None:
         notes.append(mode)
     try:
-        workloads["small"] = derive_small_workload(problem)
+        known = traced if contract.precision is Precision.MATCH else None
+        workloads["small"] = derive_small_workload(problem, known)
     except ProblemError as ex:
         if needs_small:
             raise
         notes.append(str(ex))
     else:
         at_small_sizes = execute_problem(problem, workloads["small"])
-        graphs["small"] = trace_under(at_small_sizes, contract)
+        small = trace_problem(at_small_sizes, contract.precision, both_modes=False)
+        # whether the mode matters is asked once: it is the same program, or not used below
+        small = replace(small, mode_matters=traced.mode_matters)
+        graphs["small"] = put_under(small, contract)
     targets = {name: [node.target for node in graph.nodes] for name, graph in graphs.items()}
     if graphs["full"].opaque_reason:
         notes.append(f"the forward is one opaque call: {graphs['full'].opaque_reason}")
