@@ -234,7 +234,8 @@ def check_forward(
         in one line, or does not end, or no tensor is returned.
     """
     try:
-        with _in_time(module), FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
+        limit = _in_time(module, FORWARD_DEADLINE_S)
+        with limit, FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
             return _run_forward(module, "cpu", precision)
     except ProblemError as ex:
         if not isinstance(ex.__cause__, DataDependentOutputException | DynamicOutputShapeException):
@@ -253,7 +254,7 @@ def size_forward(module: types.ModuleType, *, within_s: float = FORWARD_DEADLINE
 
 
 @contextmanager
-def _in_time(module: types.ModuleType, within_s: float = FORWARD_DEADLINE_S) -> Iterator[None]:
+def _in_time(module: types.ModuleType, within_s: float) -> Iterator[None]:
     try:
         with deadline(within_s):
             yield
