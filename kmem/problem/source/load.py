@@ -234,8 +234,7 @@ def check_forward(
         in one line, or does not end, or no tensor is returned.
     """
     try:
-        limit = _in_time(module, FORWARD_DEADLINE_S)
-        with limit, FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
+        with _in_time(module), FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
             return _run_forward(module, "cpu", precision)
     except ProblemError as ex:
         if not isinstance(ex.__cause__, DataDependentOutputException | DynamicOutputShapeException):
@@ -243,25 +242,25 @@ def check_forward(
         return None
 
 
-def size_forward(module: types.ModuleType, *, within_s: float = FORWARD_DEADLINE_S) -> ForwardSizes:
+def size_forward(module: types.ModuleType) -> ForwardSizes:
     """How large a forward is, found on meta tensors: often in a quarter of `check_forward`'s time.
 
-    Raises ProblemError: as `check_forward` does; where a value is asked for, or tensors are made on
-        a device by name, which fake tensors put up with; and if it takes longer than `within_s`.
+    Raises ProblemError: as `check_forward` does; and where a value is asked for, or tensors are
+        made on a device by name, which fake tensors put up with.
     """
-    with _in_time(module, within_s), torch.device("meta"):
+    with _in_time(module), torch.device("meta"):
         return _run_forward(module, "meta", Precision.MATCH)
 
 
 @contextmanager
-def _in_time(module: types.ModuleType, within_s: float) -> Iterator[None]:
+def _in_time(module: types.ModuleType) -> Iterator[None]:
     try:
-        with deadline(within_s):
+        with deadline(FORWARD_DEADLINE_S):
             yield
     except DeadlinePassed as ex:
         raise ProblemError(
             f"{module.__file__}: get_inputs, Model and forward have not ended after "
-            f"{within_s:g} s on tensors without data; look for a loop that never ends"
+            f"{FORWARD_DEADLINE_S:g} s on tensors without data; look for a loop that never ends"
         ) from ex
 
 
