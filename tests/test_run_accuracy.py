@@ -1,15 +1,51 @@
 """A kernel refused for its error is tried again one rung up its recipe's precision ladder."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from ladder_runs import Judgement, inaccurate, ladder_run, rungs, walk_ladder
 
+from kmem.devices import named_target
+from kmem.explore.recipes.cover import find_options
 from kmem.measure.oracle.correctness import Difference, error_over_allowance, measure_error
 from kmem.memory.store import Memory
-from kmem.orchestrate.accuracy import near_miss
-from kmem.records import Measurement, Move, Status
+from kmem.orchestrate.accuracy import near_miss, needed_rungs, next_rungs
+from kmem.problem.traced import TracedProblem
+from kmem.recipes import ACCURACY
+from kmem.records import (
+    Attempt,
+    Candidate,
+    Contract,
+    ErrorReport,
+    Kernel,
+    Measurement,
+    Move,
+    Problem,
+    Status,
+    Task,
+    Workload,
+)
+from kmem.rewrites import Rewrites
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import trace_source
+
+SKILLS = Path(__file__).parents[1] / "skills"
+TWO_NORMS = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c1, self.n1 = nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16)
+        self.c2, self.n2 = nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16)
+    def forward(self, x):
+        return torch.relu(self.n2(self.c2(torch.relu(self.n1(self.c1(x))))))
+def get_inputs():
+    return [torch.randn(4, 16, 20, 20)]
+"""
 
 
 def test_a_candidate_refused_for_its_error_is_followed_at_once_by_the_next_rung(
@@ -110,3 +146,51 @@ def test_wrong_integers_are_beyond_any_ladder() -> None:
     right = torch.arange(4)
     found = measure_error(right + 1, right, right)
     assert error_over_allowance(found, Difference(0.0, 0.0), 0.0) == float("inf")
+
+
+def test_a_running_mean_blames_its_own_norm_and_what_that_normalises() -> None:
+    _, graph = trace_source(TWO_NORMS)
+    contract, device = Contract(), named_target("h200")
+    traced = TracedProblem(
+        Problem("two", "two.py", TWO_NORMS),
+        contract,
+        device,
+        {"full": Workload("full")},
+        {"full": graph},
+        None,
+    )
+    names = ("implicit-gemm-conv", "batch-norm-training-statistics")
+    recipes = {name: load_recipe(load_skill(SKILLS / name)) for name in names}
+    options = find_options({"full": graph}, recipes, contract, device)
+    choices = tuple(option.choice(option.told_apart()[0]) for option in options)
+    assert len(choices) == 4
+    known = traced, recipes, Rewrites()
+
+    def climbed(family: str, kernel: Kernel) -> set[str]:
+        above = next_rungs(kernel, ErrorReport(family, 0, 2e-5, 1e-6, 2e-6, 5.0), *known)
+        return {
+            old.site for old, new in zip(kernel.choices, above or (), strict=False) if old != new
+        }
+
+    kernel = Kernel("text", choices=choices)
+    assert climbed("drawn", kernel) == {"conv2d", "conv2d_1"}, "the norms have one rung here"
+    assert climbed("buffer n2.running_mean", kernel) == {"conv2d_1"}
+    assert climbed("buffer n1.running_var", kernel) == {"conv2d"}
+    refused = Measurement(
+        Status.WRONG_VALUES,
+        None,
+        False,
+        (ErrorReport("buffer n2.running_mean", 0, 2e-5, 1e-6, 2e-6, 5.0),),
+    )
+    attempt = Attempt(
+        0, Candidate(kernel, Task(Move.SEED, "", None, 1, ""), "recipes"), refused, None
+    )
+    assert needed_rungs([attempt], *known) == {("implicit-gemm-conv", "conv2d_1"): 1}
+    # where what is to blame is at the top of its ladder all others climb
+    top = tuple(
+        replace(choice, knobs=tuple(sorted({**dict(choice.knobs), ACCURACY: 1}.items())))
+        if choice.site == "conv2d_1"
+        else choice
+        for choice in choices
+    )
+    assert climbed("buffer n2.running_mean", Kernel("text", choices=top)) == {"conv2d"}

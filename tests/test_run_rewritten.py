@@ -15,7 +15,7 @@ from kmem.interfaces import Assignment, Situation
 from kmem.orchestrate.accuracy import next_rungs
 from kmem.problem.costs.bound import graph_bound
 from kmem.problem.traced import TracedProblem
-from kmem.records import Contract, Kernel, Move, Problem, SiteChoice, Task, Workload
+from kmem.records import Contract, ErrorReport, Kernel, Move, Problem, SiteChoice, Task, Workload
 from kmem.rewrites import Rewrites
 from kmem.skills import bundled_skills_root, load_recipes, load_rewrites, load_skill
 from kmem.testing import trace_source
@@ -129,7 +129,9 @@ def test_what_goes_on_from_a_rewritten_kernel_is_written_for_its_form(
     recall = Task(Move.RECALL, SUM, None, 1, "", parent.choices)
     (recalled,) = author.write(assignment(situation, recall))
     assert recalled.kernel.choices == parent.choices
-    assert next_rungs(parent, situation.traced, situation.recipes, situation.rewrites) is None
+    error = ErrorReport("drawn", 0, 2e-6, 1e-7, 1e-6, 2.0)
+    known = situation.traced, situation.recipes, situation.rewrites
+    assert next_rungs(parent, error, *known) is None
 
 
 def test_a_form_may_be_left_to_the_library_and_a_lost_step_is_not_guessed(

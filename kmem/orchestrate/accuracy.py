@@ -2,6 +2,7 @@
 
 A recipe's precision ladder is its knob `ACCURACY` (`kmem.recipes.Recipe.more_accurate`). Which site
 of a module errs is not known from its outputs, so all its sites that have a ladder climb together.
+The running statistics of a batch norm do tell: then its own site climbs, and what it normalises.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,8 @@ from kmem.rewrites import Rewrites
 _NEAR = 10.0
 #: What products of a single rounded term err (TF32, fp16), however little is allowed.
 _ROUNDED = (2.0**-16, 2.0**-10)
+#: What the judge calls an error in a buffer that a forward changes, before the buffer's name.
+_BUFFER = "buffer "
 #: Kernels of one kind that climb at once, those predicted fastest: the others of the round would
 #: err alike, and later ones begin on the rung that was found necessary.
 _CLIMBS_AT_ONCE = 3
@@ -45,14 +48,51 @@ def near_miss(measurement: Measurement) -> ErrorReport | None:
 
 
 def next_rungs(
-    kernel: Kernel, traced: TracedProblem, recipes: Mapping[str, Recipe], rewrites: Rewrites
+    kernel: Kernel,
+    error: ErrorReport,
+    traced: TracedProblem,
+    recipes: Mapping[str, Recipe],
+    rewrites: Rewrites,
 ) -> tuple[SiteChoice, ...] | None:
-    """The choices of a kernel with every ladder one rung further up; None if none goes further."""
+    """The choices of a kernel with the ladders that may mend an error one rung further up.
+
+    Returns: None if none goes further.
+    """
     form = rewrites.apply(traced, kernel.choices)
     if form is None:
         return None
-    climbed = tuple(_climbed(choice, form.traced, recipes) for choice in kernel.choices)
-    return climbed if climbed != kernel.choices else None
+    climbed = {choice: _climbed(choice, form.traced, recipes) for choice in kernel.choices}
+    blamed = _blamed(kernel.choices, error, form.traced, recipes)
+    if all(climbed[choice] == choice for choice in blamed):
+        blamed = kernel.choices
+    above = tuple(climbed[choice] if choice in blamed else choice for choice in kernel.choices)
+    return above if above != kernel.choices else None
+
+
+def _blamed(
+    choices: Sequence[SiteChoice],
+    error: ErrorReport,
+    traced: TracedProblem,
+    recipes: Mapping[str, Recipe],
+) -> Sequence[SiteChoice]:
+    """Those of a kernel's choices at whose sites an error may have come about.
+
+    The judge compares buffers in the module's order, and those before were right: so of a batch
+    norm's the norm and what it normalises are to blame. Of any other value all may be.
+    """
+    graph = traced.graph
+    buffers = {f"{_BUFFER}{each.target}": each.name for each in graph.placeholders if each.target}
+    if error.family not in buffers:
+        return choices
+    norms = graph.users(buffers[error.family])
+    near = {norm.name for norm in norms} | {name for norm in norms for name in norm.refs()[:1]}
+    return [
+        choice
+        for choice in choices
+        if choice.recipe in recipes
+        and (site := find_site(recipes[choice.recipe], graph, traced.contract, choice)) is not None
+        and not near.isdisjoint(site.nodes)
+    ] or choices
 
 
 def _climbed(
@@ -104,11 +144,12 @@ def plan_climbs(
     for _, alike in groupby(sorted(near, key=kind), key=kind):
         for attempt in sorted(alike, key=_promise)[:_CLIMBS_AT_ONCE]:
             kernel = attempt.candidate.kernel
-            above = next_rungs(kernel, traced, recipes, rewrites)
+            error = attempt.measurement.errors[-1]
+            above = next_rungs(kernel, error, traced, recipes, rewrites)
             if above is None or above in tried:
                 continue
             tried.add(above)
-            first, error = origin(attempt.candidate.task, history), attempt.measurement.errors[-1]
+            first = origin(attempt.candidate.task, history)
             reason = (
                 f"{error.excess:.2g} times the allowed error on family {error.family}; "
                 f"{describe_climb(kernel.choices, above)}"
@@ -124,7 +165,11 @@ def _promise(attempt: Attempt) -> float:
 
 
 def needed_rungs(
-    history: Sequence[Attempt], remembered: Iterable[SiteChoice] = ()
+    history: Sequence[Attempt],
+    traced: TracedProblem,
+    recipes: Mapping[str, Recipe],
+    rewrites: Rewrites,
+    remembered: Iterable[SiteChoice] = (),
 ) -> dict[tuple[str, str], int]:
     """The lowest rung that is worth trying, by recipe and site.
 
@@ -140,8 +185,9 @@ def needed_rungs(
     for choice in remembered:
         need(choice, _rung(choice) or 0)
     for attempt in history:
-        if near_miss(attempt.measurement) is not None:
-            for choice in attempt.candidate.kernel.choices:
-                if (rung := _rung(choice)) is not None:
-                    need(choice, rung + 1)
+        error, kernel = near_miss(attempt.measurement), attempt.candidate.kernel
+        above = error and next_rungs(kernel, error, traced, recipes, rewrites)
+        for old, new in zip(kernel.choices, above or (), strict=False):
+            if (rung := _rung(new)) is not None and new != old:
+                need(old, rung)
     return needed

@@ -251,7 +251,7 @@ class OpGraph:
         """
         return len(self.users(name)) == 1 and name not in self.outputs
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Identity of the computation at these sizes.
 
@@ -259,7 +259,7 @@ class OpGraph:
         """
         return content_hash(*self._canonical(sizes=True))
 
-    @property
+    @cached_property
     def structure_hash(self) -> str:
         """Identity without sizes: operators, wiring, ranks, dtypes.
 

@@ -318,7 +318,8 @@ def _raise_rungs(
 
     What was measured of the round's first candidates may have shown that.
     """
-    needed = needed_rungs(parts.history.attempts)
+    session = parts.session
+    needed = needed_rungs(parts.history.attempts, session.traced, session.recipes, session.rewrites)
     raised = {
         kernel_hash: replace(
             situation,

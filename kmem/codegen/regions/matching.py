@@ -59,7 +59,7 @@ def _reduced_later(graph: OpGraph, name: str) -> set[tuple[int, int]]:
 
     Only operators that regions know lead on.
     """
-    known = graph.once(_new_table)
+    known = graph.once(_new_table_of_reductions)
     waiting = [name]
     while waiting:  # a recurrence is deeper than Python's stack
         reading = [
@@ -75,7 +75,11 @@ def _reduced_later(graph: OpGraph, name: str) -> set[tuple[int, int]]:
     return known[name]
 
 
-def _new_table(graph: OpGraph) -> dict[str, set[tuple[int, int]]]:
+def _new_table_of_reductions(graph: OpGraph) -> dict[str, set[tuple[int, int]]]:
+    return {}
+
+
+def _new_table(graph: OpGraph) -> dict[tuple[object, ...], "FoundRegion | None"]:
     return {}
 
 
@@ -192,6 +196,22 @@ class _Growth:
         return not members & self.taken and self._lower(node, space, joined) is not None
 
     def _lower(self, anchor: Node, space: RowSpace, chosen: set[str]) -> FoundRegion | None:
+        """The region of chosen nodes, if they can be lowered.
+
+        It is known from one graph to the next that hides other nodes, but neither these nor what
+        they read: a network's are hidden hundreds of times.
+        """
+        whole = self.graph.whole
+        read = {name for member in chosen for name in self.graph.node(member).refs()}
+        near = chosen | read
+        hidden = frozenset(name for name in near if self.graph.node(name) is not whole.node(name))
+        known = whole.once(_new_table)
+        asked = anchor.name, space, frozenset(chosen), hidden
+        if asked not in known:
+            known[asked] = self._lower_anew(anchor, space, chosen)
+        return known[asked]
+
+    def _lower_anew(self, anchor: Node, space: RowSpace, chosen: set[str]) -> FoundRegion | None:
         lowering = Lowering(self.graph, space)
         nodes = self._in_graph_order(self.graph.node(name) for name in chosen)
         if not all(_is_marker(self.graph, node) or lowering.add(node) for node in nodes):

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from kmem.errors import RecipeError
-from kmem.explore.recipes.calibration import calibrate_option, own_experience
+from kmem.explore.recipes.calibration import Calibrator, own_experience
 from kmem.explore.recipes.cover import (
     SiteOption,
     cover_graph,
@@ -37,7 +37,7 @@ from kmem.interfaces import RECIPES, Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe, Settings
-from kmem.records import Candidate, Kernel, Move, SiteChoice, Task
+from kmem.records import Candidate, Experience, Kernel, Move, SiteChoice, Task
 from kmem.rewrites import Rewritten
 from kmem.skills import Skill
 
@@ -65,6 +65,10 @@ class RecipeAuthor(Author):
     def __init__(self) -> None:
         # by problem, as traced and in rewritten forms
         self._kept: dict[int, tuple[TracedProblem, Mapping[str, Recipe], list[SiteOption]]] = {}
+        # by graph, with what it knows beside memory's experience
+        self._calibrators: dict[
+            int, tuple[OpGraph, Sequence[Experience], list[Experience], Calibrator]
+        ] = {}
         # what recipes wrote of the kernel that was asked about last
         self._asked: tuple[str, int, TracedProblem, Written | None] | None = None
         # by problem, parent, choices and settings: first kernels of all tasks are asked for ahead
@@ -206,9 +210,9 @@ class RecipeAuthor(Author):
             for attempt in assignment.history
             if assignment.rewrites.steps_of(attempt.candidate.kernel.choices) == form.steps
         ]
-        measured = [*assignment.experience, *own_experience(like, graph)]
+        calibrator = self._calibrator(assignment.experience, own_experience(like, graph), graph)
         left_ms = left_over_ms(graph, cover, assignment.traced)
-        calibrated = [calibrate_option(option, measured, graph) for option in cover]
+        calibrated = [calibrator.calibrate(option) for option in cover]
         for proposed in propose_settings(calibrated, assignment):
             settings = [
                 raise_to_rung(option, setting, assignment)
@@ -246,6 +250,16 @@ class RecipeAuthor(Author):
             if len(candidates) >= assignment.task.samples:
                 break
         return candidates
+
+    def _calibrator(
+        self, known: Sequence[Experience], own: list[Experience], graph: OpGraph
+    ) -> Calibrator:
+        """What corrects this graph's options, kept from the last task that knew as much."""
+        kept = self._calibrators.get(id(graph))
+        if kept is None or kept[0] is not graph or kept[1] is not known or kept[2] != own:
+            kept = graph, known, own, Calibrator([*known, *own], graph)
+            self._calibrators[id(graph)] = kept
+        return kept[3]
 
     def _options(self, assignment: Situation) -> list[SiteOption]:
         """The ranked sites of the assignment's graphs, kept from the last task on the same graphs.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from kmem.explore.recipes.cover import SiteOption
+from kmem.explore.recipes.ranking import Ranked
 from kmem.memory.ledger.graphs import size_distance
 from kmem.problem.graph import OpGraph, graph_sizes
 from kmem.recipes import Settings
@@ -69,6 +70,28 @@ def own_experience(history: Sequence[Attempt], graph: OpGraph) -> list[Experienc
     ]
 
 
+class Calibrator:
+    """Corrects the options of one graph by what was measured, those that are ranked alike once."""
+
+    def __init__(self, experience: Sequence[Experience], graph: OpGraph) -> None:
+        self._graph = graph
+        self._of: dict[str, list[Experience]] = {}
+        for entry in experience:
+            self._of.setdefault(entry.recipe, []).append(entry)
+        self._corrected: dict[int, tuple[Ranked, Ranked]] = {}  # with what it was asked for
+
+    def calibrate(self, option: SiteOption) -> SiteOption:
+        """As `calibrate_option` does."""
+        known = self._of.get(option.recipe.name)
+        if not known:
+            return option
+        kept = self._corrected.get(id(option.ranked))
+        if kept is None:
+            kept = option.ranked, calibrate_option(option, known, self._graph).ranked
+            self._corrected[id(option.ranked)] = kept
+        return option if kept[1] is option.ranked else replace(option, ranked=kept[1])
+
+
 def calibrate_option(
     option: SiteOption, experience: Sequence[Experience], graph: OpGraph
 ) -> SiteOption:
@@ -115,14 +138,11 @@ def _usable(option: SiteOption, experience: Sequence[Experience]) -> list[_Known
     names = set(option.ranked[0][1])
     known = []
     for entry in experience:
+        if entry.recipe != option.recipe.name:
+            continue
         knobs = option.space.completed(dict(entry.knobs))
         predicted_ms = entry.predicted_ms or predicted.get(tuple(sorted(knobs.items())))
-        if (
-            entry.recipe == option.recipe.name
-            and knobs.keys() == names
-            and _is_time(entry.latency_ms)
-            and _is_time(predicted_ms)
-        ):
+        if knobs.keys() == names and _is_time(entry.latency_ms) and _is_time(predicted_ms):
             residual = math.log(entry.latency_ms) - math.log(predicted_ms)
             noise = _AGED_NOISE if entry.aged else _NOISE
             known.append(_Known(knobs, residual, entry.graph, entry.structure, entry.sizes, noise))

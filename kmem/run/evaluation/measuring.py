@@ -174,11 +174,10 @@ class Measurer:
 
     def _explained(self, kernel: Kernel, measurement: Measurement) -> Measurement:
         """A refusal for accuracy also names the rung that is tried next."""
-        if near_miss(measurement) is None or not kernel.choices:
+        error, session = near_miss(measurement), self._session
+        if error is None or not kernel.choices:
             return measurement
-        above = next_rungs(
-            kernel, self._session.traced, self._session.recipes, self._session.rewrites
-        )
+        above = next_rungs(kernel, error, session.traced, session.recipes, session.rewrites)
         told = describe_climb(kernel.choices, above)
         return replace(measurement, log=f"{measurement.log.rstrip()}; {told}")
 

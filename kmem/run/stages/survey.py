@@ -82,7 +82,13 @@ def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Sit
         rewritten=session.rewritten,
         skills=session.skills,
         experience=remembered.experience,
-        rungs=needed_rungs(history.attempts, remembered.rungs),
+        rungs=needed_rungs(
+            history.attempts,
+            session.traced,
+            session.recipes,
+            session.rewrites,
+            remembered.rungs,
+        ),
         background=_background(parts, number, remembered),
         seed=parts.run.seed,
     )
