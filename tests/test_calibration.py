@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from kmem.devices import named_target
-from kmem.explore.recipes.calibration import calibrate_option, own_experience
+from kmem.explore.recipes import calibration
+from kmem.explore.recipes.calibration import (
+    Calibrator,
+    _telling,
+    _usable,
+    calibrate_option,
+    own_experience,
+)
 from kmem.explore.recipes.cover import SiteOption, find_options
 from kmem.learning.suite import resize_problem
 from kmem.problem.graph import OpGraph, graph_sizes
@@ -206,3 +213,49 @@ def attempt_at(option: SiteOption, rank: int, *, latency_ms: float, estimated_ms
     )
     timing = Timing(latency_ms, latency_ms, latency_ms, 1)
     return Attempt(0, candidate, Measurement(Status.PASSED, timing, False), None)
+
+
+def test_thousands_of_measurements_are_weighed_by_those_that_tell_most(
+    option: SiteOption, graph: OpGraph
+) -> None:
+    """Whole networks bring a recipe's few settings fifty times each, and graphs unlike this one."""
+    here = {"structure": graph.structure_hash, "sizes": graph_sizes(graph)}
+    own = [measured(option, rank, -0.7 if rank == 9 else 0.7, **here) for rank in range(10)]
+    others = [
+        measured(option, rank, 0.7 if rank == 9 else -0.7, graph=f"g{number}", structure="other")
+        for number in range(60)
+        for rank in range(10)
+    ]
+    alone = [measured(option, 0, 0.1, graph=f"alone{number}") for number in range(500)]
+    known = _telling(_usable(option, [*others, *alone, *own * 50]), graph)
+    assert len(known) == 256
+    assert sum(entry.structure == graph.structure_hash for entry in known) == 10
+    assert not any(entry.graph.startswith("alone") for entry in known)
+    moved = corrections(option, [*others, *alone, *own * 50], graph)
+    assert moved[knobs_at(option, 9)] < moved[knobs_at(option, 0)]
+
+
+def test_what_was_measured_of_one_setting_several_times_counts_by_its_mean(
+    option: SiteOption, graph: OpGraph
+) -> None:
+    twice = [measured(option, 0, 0.2), measured(option, 0, 0.6), measured(option, 5, 0.0)]
+    once = [measured(option, 0, 0.4), measured(option, 5, 0.0)]
+    assert corrections(option, twice, graph) == pytest.approx(corrections(option, once, graph))
+
+
+def test_options_that_are_ranked_alike_are_calibrated_once(
+    option: SiteOption, graph: OpGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def count(*given: object) -> SiteOption:
+        asked.append(given)
+        return calibrate_option(*given)
+
+    monkeypatch.setattr(calibration, "calibrate_option", count)
+    calibrator = Calibrator([measured(option, 3, -0.5), measured(option, 0, 0.5)], graph)
+    twin = replace(option, site=replace(option.site, name="another"))
+    first, second = calibrator.calibrate(option), calibrator.calibrate(twin)
+    assert len(asked) == 1 and first.ranked is second.ranked
+    assert second.site is twin.site and first.ranked != option.ranked
+    assert Calibrator([], graph).calibrate(option) is option

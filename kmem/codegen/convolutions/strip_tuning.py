@@ -21,7 +21,7 @@ from kmem.codegen.convolutions.windows import (
 )
 from kmem.codegen.rates import by_card, by_clock, issues_per_s, l1_bytes_per_s
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Role, Site, Space
+from kmem.recipes import Role, Rule, Site, Space
 from kmem.records import DTYPE_BYTES, Device
 
 VECTOR_BYTES = 16  # widest global load of one thread. Source: PTX ISA, ld: .v4.b32
@@ -101,37 +101,55 @@ def strip_space(stencil: Stencil) -> Space:
             "strips": strips,
             "warps": (1, 2, 4, 8),
         },
-        lambda settings: _is_legal(stencil, read_strips(settings), strips[-1]),
+        lambda settings: _is_legal(stencil, read_strips(settings)),
+        rules=(
+            Rule(
+                ("shift", "lanes", "groups"),
+                lambda shift, lanes, groups: (
+                    _fits_row(width, groups, lanes)
+                    if shift == "gather"
+                    else groups <= MAX_LOAD_GROUPS
+                ),
+            ),
+            Rule(
+                ("groups", "strips", "warps"),
+                lambda groups, count, warps: _fills_threads(groups, count, warps, strips[-1]),
+            ),
+        ),
     )
 
 
-def _is_legal(stencil: Stencil, knobs: StripSettings, most_strips: int) -> bool:
-    width, threads = stencil.axes[2], WARP_THREADS * knobs.warps
-    if knobs.strips * knobs.groups < threads and knobs.strips < most_strips:
+def _fills_threads(groups: int, strips: int, warps: int, most_strips: int) -> bool:
+    threads = WARP_THREADS * warps
+    if strips * groups < threads and strips < most_strips:
         return False  # idle threads, while more strips would fill them
-    if knobs.strips > 1 and knobs.strips // 2 * knobs.groups >= threads:
-        return False  # strips side by side serve to fill a warp, not to make a program longer
-    if knobs.shift == "load" and knobs.groups > MAX_LOAD_GROUPS:
-        return False
-    if knobs.shift == "gather" and not _can_gather(width, knobs):
+    # strips side by side serve to fill a warp, not to make a program longer
+    return strips == 1 or strips // 2 * groups < threads
+
+
+def _fits_row(width: WindowAxis, groups: int, lanes: int) -> bool:
+    """Whether a program that gathers holds whole rows."""
+    is_whole = groups == gather_groups(width, lanes)
+    return is_whole and groups * lanes_in(width, lanes) <= MAX_GATHER_COLUMNS
+
+
+def _is_legal(stencil: Stencil, knobs: StripSettings) -> bool:
+    width = stencil.axes[2]
+    if knobs.shift == "gather" and not _gathers_within_warps(width, knobs):
         return False
     fits = thread_values(width, knobs, knobs.warps) <= MAX_THREAD_VALUES
     return fits and is_writable(stencil.axes, knobs)
 
 
-def _can_gather(width: WindowAxis, knobs: StripSettings) -> bool:
-    """Whether a program holds whole rows, and moves nothing between warps.
+def _gathers_within_warps(width: WindowAxis, knobs: StripSettings) -> bool:
+    """Whether a program that gathers moves nothing between warps.
 
     A row over several warps is gathered through shared memory: measured 3 to 8 times slower than
     loads.
     """
-    columns = lanes_in(width, knobs.lanes)
-    if knobs.groups != gather_groups(width, knobs.lanes):
-        return False
-    if knobs.groups * columns > MAX_GATHER_COLUMNS:
-        return False
-    is_in_place = _distances(width, knobs.lanes) == {0}
-    return knobs.warps == 1 or knobs.groups <= WARP_THREADS or (columns == 1 and is_in_place)
+    if knobs.warps == 1 or knobs.groups <= WARP_THREADS:
+        return True
+    return lanes_in(width, knobs.lanes) == 1 and _distances(width, knobs.lanes) == {0}
 
 
 def _distances(width: WindowAxis, lanes: int) -> set[int]:
