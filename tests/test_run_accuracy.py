@@ -5,11 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from ladder_runs import Judgement, inaccurate, ladder_run, rungs, walk_ladder
+from ladder_runs import (
+    Judgement,
+    inaccurate,
+    ladder_run,
+    ladder_session,
+    rungs,
+    walk_ladder,
+)
 
 from kmem.devices import named_target
 from kmem.explore.recipes.cover import find_options
 from kmem.measure.oracle.correctness import Difference, error_over_allowance, measure_error
+from kmem.memory.ledger.rungs import recall_rungs
 from kmem.memory.store import Memory
 from kmem.orchestrate.accuracy import near_miss, needed_rungs, next_rungs
 from kmem.problem.traced import TracedProblem
@@ -99,6 +107,24 @@ def test_later_candidates_begin_on_the_rung_that_was_found_necessary(tmp_path: P
     later = [attempt for attempt in attempts if attempt.round == 1]
     assert later
     assert {tuple(rungs(attempt.candidate.kernel)) for attempt in later} == {(1, 1)}
+
+
+@pytest.mark.parametrize("was_verified", [False, True])
+def test_a_rung_is_not_remembered_where_a_kernel_that_stands_lower_was_verified(
+    tmp_path: Path, was_verified: bool
+) -> None:
+    """All sites of a network may have climbed for the one that erred."""
+    with Memory(tmp_path / "kmem.db") as memory:
+        if was_verified:
+            first = ladder_run(tmp_path, "r1", rounds=0, candidates_per_round=1)
+            result, _, _ = walk_ladder(first, memory, Judgement())
+            assert rungs(result.best.candidate.kernel) == [0, 0]
+        later = ladder_run(tmp_path, "r2", rounds=0, candidates_per_round=2)
+        _, attempts, _ = walk_ladder(later, memory, Judgement(screening_needs=1))
+        session = ladder_session(memory)
+        found = recall_rungs(memory.storage, session.graph_key, session.recipe_versions)
+    assert any(attempt.candidate.task.move is Move.CLIMB for attempt in attempts)
+    assert {dict(choice.knobs)[ACCURACY] for choice in found} == (set() if was_verified else {1})
 
 
 def test_an_error_far_beyond_the_allowance_is_no_reason_to_climb(tmp_path: Path) -> None:

@@ -5,11 +5,15 @@ from collections.abc import Mapping
 
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.storage import Storage
+from kmem.recipes import ACCURACY
 from kmem.records import Outcome, SiteChoice, recipe_component
 from kmem.serialize import from_json
 
 #: Outcomes looked at, newest first.
 _MAX_ROWS = 200
+_CLIMBED = "json_extract(o.record, '$.move') = 'climb'"
+#: Only final verdicts are timed against a baseline.
+_VERIFIED = "o.status = 'passed' and json_extract(o.record, '$.ratio') is not null"
 
 
 def recall_rungs(
@@ -17,36 +21,59 @@ def recall_rungs(
 ) -> tuple[SiteChoice, ...]:
     """The choices of every kernel on this graph that climbed, in a fixed order.
 
-    Whether the judge let such a kernel pass or not, the rungs below were not enough. What a recipe
-    needed that has changed since says nothing.
+    Whether the judge let such a kernel pass or not, the rungs below were not enough. But where a
+    kernel was verified in the end whose site stands lower, another site was to blame: of a network
+    that misses the contract all may have climbed. What a recipe needed that has changed since says
+    nothing.
 
     Args:
         recipe_versions: of the recipes at hand, by name.
     """
+    climbed = _choices(storage, key, recipe_versions, _CLIMBED)
+    verified = _choices(storage, key, recipe_versions, _VERIFIED)
+    enough: dict[tuple[str, str], int] = {}
+    for choice in verified:
+        place = choice.recipe, choice.site
+        enough[place] = min(_rung(choice), enough.get(place, _rung(choice)))
+    found = {
+        json.dumps([choice.site, choice.operator, choice.recipe, choice.knobs])
+        for choice in climbed
+        if _rung(choice) <= enough.get((choice.recipe, choice.site), _rung(choice))
+    }
+    return tuple(
+        SiteChoice(site, operator, recipe, tuple((name, value) for name, value in knobs))
+        for site, operator, recipe, knobs in map(json.loads, sorted(found))
+    )
+
+
+def _choices(
+    storage: Storage, key: GraphKey, recipe_versions: Mapping[str, str], condition: str
+) -> list[SiteChoice]:
+    """What was chosen on this graph, by recipes as they are at hand, in outcomes of a condition."""
     rows = storage.read(
-        """
+        f"""
         select o.record from outcomes o
         where o.graph_hash = ?
           and o.arch = ?
           and o.precision = ?
           and o.purity = ?
-          and json_extract(o.record, '$.move') = 'climb'
+          and {condition}
           and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
         order by o.id desc
         limit ?
         """,
         [key.graph_hash, *key.conditions, _MAX_ROWS],
     )
-    found: set[str] = set()
-    for row in rows:
-        outcome = from_json(Outcome, row["record"])
-        found.update(
-            json.dumps([choice.site, choice.operator, choice.recipe, choice.knobs])
-            for choice in outcome.choices
-            if outcome.versions.get(recipe_component(choice.recipe))
-            == recipe_versions.get(choice.recipe)
-        )
-    return tuple(
-        SiteChoice(site, operator, recipe, tuple((name, value) for name, value in knobs))
-        for site, operator, recipe, knobs in map(json.loads, sorted(found))
-    )
+    outcomes = [from_json(Outcome, row["record"]) for row in rows]
+    return [
+        choice
+        for outcome in outcomes
+        for choice in outcome.choices
+        if outcome.versions.get(recipe_component(choice.recipe))
+        == recipe_versions.get(choice.recipe)
+    ]
+
+
+def _rung(choice: SiteChoice) -> int:
+    rung = dict(choice.knobs).get(ACCURACY)
+    return rung if isinstance(rung, int) else 0
