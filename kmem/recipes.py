@@ -307,6 +307,12 @@ def find_site(
     return next((site for site in sites if site.name == choice.site), None)
 
 
+def rung_of(choice: SiteChoice) -> int | None:
+    """Where on its recipe's precision ladder a site stands; None without a ladder."""
+    rung = dict(choice.knobs).get(ACCURACY)
+    return rung if isinstance(rung, int) else None
+
+
 def check_settings(space: Space, settings: Settings) -> None:
     """Hold a setting to a space.
 

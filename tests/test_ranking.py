@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from kmem.codegen.module.assemble import assemble_module
-from kmem.codegen.module.constants import swap_constants
+from kmem.codegen.module.constants import Constants, swap_constants
+from kmem.codegen.module.entries import ModuleKernels
+from kmem.codegen.module.launchers import LauncherWriter
 from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.devices import named_target
+from kmem.errors import RecipeError
 from kmem.explore.recipes import ranking
 from kmem.explore.recipes.cover import find_options
-from kmem.recipes import Recipe, Rule, Settings, Site, Space, match_sites
+from kmem.recipes import Emission, Recipe, Rule, Settings, Site, Space, match_sites
 from kmem.records import Contract, Device
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import import_source, trace_source
@@ -164,3 +167,21 @@ def test_equal_kernels_that_need_other_numbers_at_another_size_are_two() -> None
         with torch.no_grad():
             expected = module.Model()(*inputs)
             torch.testing.assert_close(import_source(text).ModelNew()(*inputs), expected)
+
+
+def test_helpers_of_one_name_and_other_numbers_are_refused_and_not_renamed_for_ever() -> None:
+    def emission(count: int) -> Emission:
+        text = (
+            f"@triton.jit\ndef halve(x):\n    return x * {1 / count}\n\n\n"
+            "@triton.jit\ndef first(p0, q):\n    tl.store(q, halve(tl.load(p0)))\n"
+        )
+        launcher = (
+            "def launch(p0):\n    q = torch.empty_like(p0)\n    first[(1,)](p0, q)\n    return q\n"
+        )
+        return Emission((("first", text),), launcher)
+
+    constants = Constants()
+    kernels = ModuleKernels(constants, LauncherWriter(constants))
+    kernels.add_site("one", [emission(2), emission(4)])
+    with pytest.raises(RecipeError, match="Two kernels named halve have different texts"):
+        kernels.add_site("two", [emission(2), emission(8)])

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from kmem.orchestrate.lineage import kind, origin
 from kmem.problem.traced import TracedProblem
-from kmem.recipes import ACCURACY, Recipe, find_site
+from kmem.recipes import ACCURACY, Recipe, find_site, rung_of
 from kmem.records import (
     Attempt,
     ErrorReport,
@@ -61,12 +61,14 @@ def next_rungs(
     form = rewrites.apply(traced, kernel.choices)
     if form is None:
         return None
-    climbed = {choice: _climbed(choice, form.traced, recipes) for choice in kernel.choices}
-    blamed = _blamed(kernel.choices, error, form.traced, recipes)
-    if all(climbed[choice] == choice for choice in blamed):
-        blamed = kernel.choices
-    above = tuple(climbed[choice] if choice in blamed else choice for choice in kernel.choices)
-    return above if above != kernel.choices else None
+    for climbing in (_blamed(kernel.choices, error, form.traced, recipes), kernel.choices):
+        above = tuple(
+            _climbed(choice, form.traced, recipes) if choice in climbing else choice
+            for choice in kernel.choices
+        )
+        if above != kernel.choices:
+            return above
+    return None
 
 
 def _blamed(
@@ -111,17 +113,11 @@ def describe_climb(before: Sequence[SiteChoice], after: Sequence[SiteChoice] | N
     if after is None:
         return "no rung of its precision ladder is above"
     steps = [
-        f"{new.recipe} at {new.site} with {ACCURACY} {_rung(old) or 0} -> {_rung(new)}"
+        f"{new.recipe} at {new.site} with {ACCURACY} {rung_of(old) or 0} -> {rung_of(new)}"
         for old, new in zip(before, after, strict=True)
         if old != new
     ]
     return f"next: {', '.join(steps)}"
-
-
-def _rung(choice: SiteChoice) -> int | None:
-    """Where on its recipe's precision ladder a site stands; None without a ladder."""
-    rung = dict(choice.knobs).get(ACCURACY)
-    return rung if isinstance(rung, int) else None
 
 
 def plan_climbs(
@@ -183,11 +179,11 @@ def needed_rungs(
         needed[place] = max(rung, needed.get(place, 0))
 
     for choice in remembered:
-        need(choice, _rung(choice) or 0)
+        need(choice, rung_of(choice) or 0)
     for attempt in history:
         error, kernel = near_miss(attempt.measurement), attempt.candidate.kernel
         above = error and next_rungs(kernel, error, traced, recipes, rewrites)
         for old, new in zip(kernel.choices, above or (), strict=False):
-            if (rung := _rung(new)) is not None and new != old:
+            if (rung := rung_of(new)) is not None and new != old:
                 need(old, rung)
     return needed

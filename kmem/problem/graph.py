@@ -8,7 +8,7 @@ operator means stands in operators/.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from kmem.records import TensorSpec, content_hash
 
@@ -186,6 +186,14 @@ class OpGraph:
         if key not in self._found:
             self._found[key] = find(self, *asked)
         return self._found[key]  # type: ignore[return-value]
+
+    def found_by(self, finder: Callable[..., object]) -> dict[Any, Any]:
+        """What a function has found in this graph so far, by what it was asked, for it to add to.
+
+        For one that `once` cannot serve, for it finds several things at a time, or finds in a graph
+        with other nodes hidden what holds here.
+        """
+        return self._found.setdefault(("by", finder), {})  # type: ignore[return-value]
 
     def node(self, name: str) -> Node | None:
         """The node that makes a value; None for placeholders."""

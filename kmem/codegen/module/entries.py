@@ -153,7 +153,7 @@ class ModuleKernels:
             text, is_hoisted = self._shared_text(renamed, own)
             shared.append(text)
             # equal text at the problem's own size, other numbers at another one
-            if is_hoisted and self._find_other(text):
+            if is_hoisted and self._clashes(own, text):
                 again[own] = self._free_name(own, text)
         for text in shared:
             for function in split_functions(_rename(text, again)):
@@ -164,10 +164,10 @@ class ModuleKernels:
                     )
         return [{name: again.get(own, own) for name, own in each.items()} for each in names]
 
-    def _find_other(self, text: str) -> bool:
-        """Whether one of a text's functions has the name of another one."""
-        functions = split_functions(text)
-        return any(self.functions.get(each.name, each).text != each.text for each in functions)
+    def _clashes(self, name: str, text: str) -> bool:
+        """Whether a function of a text has the name of another one."""
+        own = next((each for each in split_functions(text) if each.name == name), None)
+        return own is not None and self.functions.get(name, own).text != own.text
 
     def _free_name(self, name: str, text: str) -> str:
         """A kernel's name that stands for no other text."""
@@ -175,7 +175,7 @@ class ModuleKernels:
         while True:
             other = _HASH.sub(lambda found, count=number: f"_{count}{found[0]}", name)
             other = other if other != name else f"{name}_{number}"
-            if not self._find_other(_rename(text, {name: other})):
+            if not self._clashes(other, _rename(text, {name: other})):
                 return other
             number += 1
 

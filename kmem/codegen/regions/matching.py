@@ -59,7 +59,7 @@ def _reduced_later(graph: OpGraph, name: str) -> set[tuple[int, int]]:
 
     Only operators that regions know lead on.
     """
-    known = graph.once(_new_table_of_reductions)
+    known: dict[str, set[tuple[int, int]]] = graph.found_by(_reduced_later)
     waiting = [name]
     while waiting:  # a recurrence is deeper than Python's stack
         reading = [
@@ -73,14 +73,6 @@ def _reduced_later(graph: OpGraph, name: str) -> set[tuple[int, int]]:
         own = {(space.columns, prod(space.shape)) for space in spaces}
         known[waiting.pop()] = own.union(*(known[each.name] for each in reading))
     return known[name]
-
-
-def _new_table_of_reductions(graph: OpGraph) -> dict[str, set[tuple[int, int]]]:
-    return {}
-
-
-def _new_table(graph: OpGraph) -> dict[tuple[object, ...], "FoundRegion | None"]:
-    return {}
 
 
 def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:
@@ -205,7 +197,7 @@ class _Growth:
         read = {name for member in chosen for name in self.graph.node(member).refs()}
         near = chosen | read
         hidden = frozenset(name for name in near if self.graph.node(name) is not whole.node(name))
-        known = whole.once(_new_table)
+        known = whole.found_by(_Growth._lower)
         asked = anchor.name, space, frozenset(chosen), hidden
         if asked not in known:
             known[asked] = self._lower_anew(anchor, space, chosen)

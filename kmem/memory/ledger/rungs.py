@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.storage import Storage
-from kmem.recipes import ACCURACY
+from kmem.recipes import rung_of
 from kmem.records import Outcome, SiteChoice, recipe_component
 from kmem.serialize import from_json
 
@@ -34,11 +34,12 @@ def recall_rungs(
     enough: dict[tuple[str, str], int] = {}
     for choice in verified:
         place = choice.recipe, choice.site
-        enough[place] = min(_rung(choice), enough.get(place, _rung(choice)))
+        rung = rung_of(choice) or 0
+        enough[place] = min(rung, enough.get(place, rung))
     found = {
         json.dumps([choice.site, choice.operator, choice.recipe, choice.knobs])
         for choice in climbed
-        if _rung(choice) <= enough.get((choice.recipe, choice.site), _rung(choice))
+        if (rung := rung_of(choice) or 0) <= enough.get((choice.recipe, choice.site), rung)
     }
     return tuple(
         SiteChoice(site, operator, recipe, tuple((name, value) for name, value in knobs))
@@ -72,8 +73,3 @@ def _choices(
         if outcome.versions.get(recipe_component(choice.recipe))
         == recipe_versions.get(choice.recipe)
     ]
-
-
-def _rung(choice: SiteChoice) -> int:
-    rung = dict(choice.knobs).get(ACCURACY)
-    return rung if isinstance(rung, int) else 0
