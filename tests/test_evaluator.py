@@ -39,6 +39,7 @@ class StandingJudge:
         self.left: list[float] = []
         self.verified_next: list[bool] = []
         self.verdict_takes_s, self.status = 4.0, Status.PASSED
+        self.screening_takes_s = 1.0
         self.others_take_s = 0.0  # of a verdict's time
 
     @property
@@ -65,6 +66,7 @@ class StandingJudge:
         by_recipes: Set[str],
     ) -> None:
         self.verified_next.append(verified_next)
+        self._clock.now += self.screening_takes_s
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
         self._clock.now += self.verdict_takes_s
@@ -158,6 +160,25 @@ def test_the_minutes_that_are_kept_follow_how_long_a_verification_takes(
     live.judge.verdict_takes_s = 100.0
     live.verify(Kernel("# a slow one"), ())
     assert live.reserve_s == 30.0, "never more than half of them"
+
+
+def test_until_a_verdict_the_minutes_that_are_kept_follow_how_long_screening_one_takes(
+    live: evaluator.LiveEvaluator,
+) -> None:
+    one, two = Kernel("# one"), Kernel("# two")
+    live.judge.screening_takes_s = 5.0
+    live.screen([one], lambda index, verdict: None)
+    assert live.reserve_s == 15.0, "never less than without"
+    live.judge.screening_takes_s = 12.0
+    live.screen([one, two], lambda index, verdict: None)
+    assert live.reserve_s == 15.0, "of two at once no one knows whose time it is"
+    live.screen([two], lambda index, verdict: None)
+    assert live.reserve_s == 24.0
+    live.judge.screening_takes_s = 20.0
+    live.screen([two], lambda index, verdict: None)
+    assert live.reserve_s == 30.0, "never more than half of them"
+    live.verify(one, ())
+    assert live.reserve_s == 8.0, "now it is known"
 
 
 def test_small_sizes_are_compiled_while_the_judge_checks_the_full_one(

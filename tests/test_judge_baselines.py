@@ -195,3 +195,35 @@ def test_a_checked_kernel_leaves_the_gpu_to_the_baselines_that_it_waits_for() ->
     assert settle_baselines(examination, awaited) == [fast]
     assert settle_baselines(examination, [fast]) == [fast]
     assert len(pauses) == 3
+
+
+@pytest.mark.parametrize(
+    ("batches_ms", "taken", "found_ms"),
+    [
+        ([[2.0, 2.0, 2.1]], 1, 2.0),
+        ([[2.0, 7.0, 8.0], [1.9, 2.0, 2.1]], 2, 2.0),  # the host was busy, and is quiet now
+        ([[2.0, 7.0, 8.0], [5.0, 6.0, 9.0], [2.0, 4.0, 6.0], [3.0, 5.0, 9.0]], 4, 4.0),
+        ([[2.0, 7.0, 8.0], WorkerLost(Status.TIMED_OUT, "late")], 2, 7.0),
+        ([WorkerLost(Status.TIMED_OUT, "late")], 1, None),
+    ],
+)
+def test_times_of_a_busy_host_are_taken_again_and_the_quickest_batch_counts(
+    monkeypatch: pytest.MonkeyPatch,
+    batches_ms: list[list[float] | Exception],
+    taken: int,
+    found_ms: float | None,
+) -> None:
+    left = iter(batches_ms)
+    seen: list[object] = []
+
+    def sample_times(*about: object) -> SimpleNamespace:
+        seen.append(batch := next(left))
+        if isinstance(batch, Exception):
+            raise batch
+        return SimpleNamespace(event_ms=batch)
+
+    monkeypatch.setattr(baseline_module, "sample_times", sample_times)
+    found = baseline_module.time_baseline(LoadedModule(None, "eager"), [], None, l2_bytes=1)
+    assert len(seen) == taken
+    assert (found.timing and found.timing.latency_ms) == found_ms
+    assert found.timed_out is (found_ms is None)
