@@ -209,8 +209,8 @@ def test_a_quick_refusal_does_not_say_how_long_a_verification_takes(
     assert live.reserve_s == 15.0
 
 
-def _children() -> list[str]:
-    """Command lines of this process's children that run."""
+def _children() -> list[tuple[int, str]]:
+    """Numbers and command lines of this process's children that run."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -219,13 +219,13 @@ def _children() -> list[str]:
             continue
         state, parent = status.rpartition(")")[2].split()[:2]
         if int(parent) == os.getpid() and state != "Z":
-            found.append(line)
+            found.append((int(place.name), line))
     return found
 
 
 def _processes_seen() -> list[int]:
     """How many compile processes, processes that workers are forked from and baselines' run."""
-    lines = _children()
+    lines = [line for _, line in _children()]
     return [
         sum(name in line for line in lines)
         for name in ("kmem.profile.compile.worker", "template.py", "serve.py")
@@ -245,6 +245,10 @@ def test_processes_for_a_gpu_comes_up_before_it_is_asked_and_ends_with_its_owner
         # a process has no command line yet at the moment it becomes a program
         while _processes_seen() != [3, 1, 2]:
             assert time.monotonic() < deadline, _processes_seen()
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        for number, line in _children():  # compilers yield to those that time
+            yields = os.getpriority(os.PRIO_PROCESS, number) > own
+            assert yields is ("kmem.profile.compile.worker" in line), line
     assert _processes_seen() == [0, 0, 0]
     processes.close()
 

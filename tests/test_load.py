@@ -12,6 +12,7 @@ from kmem.problem.source.load import (
     check_forward,
     execute_problem,
     load_problem,
+    size_forward,
 )
 from kmem.records import Precision, Problem, Workload
 
@@ -233,6 +234,32 @@ def test_a_forward_that_works_or_depends_on_values_passes_the_check(body) -> Non
 @pytest.mark.parametrize("precision", Precision)
 def test_a_module_with_parameters_passes_the_check_at_every_precision(precision) -> None:
     check_forward(execute_problem(problem_of(GOOD)), precision)
+
+
+NORMED = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    def forward(self, x):
+        return self.features(x).relu()
+def get_inputs():
+    return [torch.rand({shape})]
+"""
+
+
+@pytest.mark.parametrize("shape", ["2, 3, 5, 6", "1, 3, 3, 4"])
+def test_meta_tensors_say_of_a_batch_norm_what_fake_ones_say(shape) -> None:
+    module = execute_problem(problem_of(NORMED.format(shape=shape)))
+    assert size_forward(module) == check_forward(module)
+
+
+@pytest.mark.parametrize("size", [size_forward, check_forward])
+def test_a_batch_norm_of_one_value_is_refused_on_tensors_without_data(size) -> None:
+    module = execute_problem(problem_of(NORMED.format(shape="1, 3, 3, 3")))
+    with pytest.raises(ProblemError, match="more than 1 value per channel"):
+        size(module)
 
 
 def test_a_forward_that_wants_other_arguments_fails_the_check() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kmem.codegen.text.accumulate import PROMOTE_ELEMENTS
+from kmem.codegen.text.parts import DOT_IN_PARTS
 from kmem.devices import named_target
 from kmem.measure.oracle.correctness import Difference, error_floor, measure_error
 from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site
@@ -364,3 +365,55 @@ def test_the_first_choice_of_every_convolution_can_be_repaired(skill, layer, tol
     assert told.items() <= above.items()
     assert recipe.cost_ms(site, above, H200) >= recipe.cost_ms(site, first, H200)
     assert not recipe.emit(site, above).own_size_only
+
+
+_PARTS = """
+import torch
+import triton
+import triton.language as tl
+{kernels}
+
+@triton.jit
+def cut(x, high, low, N: tl.constexpr):
+    at = tl.arange(0, N)
+    top, rest = kmem_cut_tf32(tl.load(x + at))
+    tl.store(high + at, top)
+    tl.store(low + at, rest)
+
+
+@triton.jit
+def multiply(a, b, out, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(out + at, kmem_dot_in_parts(tl.load(a + at), tl.load(b + at)))
+"""
+_IN_PARTS = import_source(_PARTS.format(kernels=DOT_IN_PARTS[1]))
+
+
+def drop_bits(value: torch.Tensor) -> torch.Tensor:
+    """What a tensor core takes of fp32 for TF32: all but the low 13 bits."""
+    return (value.view(torch.int32) & -8192).view(torch.float32)
+
+
+@pytest.mark.parametrize("power", [127, 20, 0, -100, -126, -130, -134])
+def test_two_parts_of_tf32_hold_denormals_as_they_hold_other_numbers(power):
+    x = torch.linspace(0.5, 1.0, 1024).double().mul(2.0**power).float()
+    high, low = torch.empty_like(x), torch.empty_like(x)
+    _IN_PARTS.cut[(1,)](x, high, low, N=1024)
+    assert torch.equal(high, drop_bits(high)) and low.isfinite().all()
+    held = drop_bits(high).double() + drop_bits(low).double() / 1024
+    error = (held - x.double()).abs()
+    # 21 bits, or what fp32 itself keeps of so small a number times eight
+    assert bool((error <= torch.clamp(x.double() * 2.0**-20, min=2.0**-146)).all())
+
+
+def test_a_product_in_parts_is_that_of_fp32_and_keeps_infinities():
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 16, 16, generator=generator)
+    a[3, 5], b[7, 2], b[9, 4] = float("inf"), 0.5, NAN  # what is left of one half is zero
+    out = torch.empty(16, 16)
+    _IN_PARTS.multiply[(1,)](a, b, out, N=16)
+    expected = a.double() @ b.double()
+    finite = expected.isfinite()
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert torch.equal(out[~finite].nan_to_num(7.0), expected[~finite].float().nan_to_num(7.0))
+    assert finite.sum() > 200 and (out - expected)[finite].abs().max() < 1e-5

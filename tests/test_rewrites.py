@@ -7,7 +7,9 @@ from functools import cache
 
 import pytest
 
-from kmem.records import Contract
+from kmem.algebra.inferring import infer_output
+from kmem.problem.graph import Node, Ref
+from kmem.records import Contract, TensorSpec
 from kmem.rewrites import Rewrite
 from kmem.skills import bundled_skills_root, load_rewrite, load_skill
 from kmem.testing import check_rewrite, trace_source
@@ -424,3 +426,13 @@ def test_what_changes_nothing_goes_in_one_step_but_for_what_a_reader_needs(
     targets = [node.target for node in found.graph.nodes]
     assert [each for each in targets if each in {*left, "aten.dropout.default"}] == left
     assert "aten.mul.Tensor" not in targets and "aten.sub.Tensor" not in targets
+
+
+@pytest.mark.parametrize(("number", "dtype"), [(2, "int64"), (2.0, "float32"), (True, "int64")])
+def test_what_a_node_makes_follows_the_types_of_its_numbers_and_not_their_values(number, dtype):
+    specs = {"x": TensorSpec((4,), "int64", (1,))}
+    for _ in range(2):  # the second time it is known
+        node = Node("y", "aten.mul.Scalar", (Ref("x"), number), {}, None)
+        assert infer_output(node, specs) == TensorSpec((4,), dtype, (1,))
+    with pytest.raises(RuntimeError):
+        infer_output(Node("y", "aten.mm.default", (Ref("x"), Ref("x")), {}, None), specs)

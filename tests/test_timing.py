@@ -32,6 +32,7 @@ from kmem.measure.timing.statistics import (
     pair_samples,
     physical_floor_ms,
     summarize_samples,
+    take_steady,
 )
 from kmem.measure.worker.commands import Time
 from kmem.records import Bound, Timing
@@ -41,6 +42,22 @@ def test_a_summary_is_the_median_with_p20_and_p80() -> None:
     assert summarize_samples([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == Timing(3.5, 2.0, 5.0, 6)
     with pytest.raises(ValueError, match="no samples"):
         summarize_samples([])
+
+
+@pytest.mark.parametrize(
+    ("batches", "taken", "kept"),
+    [
+        ([[1.0, 1.1, 1.15]], 1, 0),
+        ([[1.4, 9.3, 9.8], [1.4, 1.4, 1.5]], 2, 1),
+        ([[1.4, 4.0, 9.8], [1.4, 9.0, 9.1], [2.0, 6.0, 8.0], [3.0, 5.0, 9.0]], 4, 0),
+    ],
+)
+def test_times_that_spread_are_taken_again_until_a_batch_is_steady(
+    batches: list[list[float]], taken: int, kept: int
+) -> None:
+    left = iter(batches)
+    assert take_steady(lambda: next(left)) == batches[kept]
+    assert len(list(left)) == len(batches) - taken
 
 
 def test_an_estimate_has_no_samples() -> None:

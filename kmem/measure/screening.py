@@ -23,7 +23,7 @@ from kmem.measure.resources import JudgeResources
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.gpu_clock import Batch, ClockSettings, LoadedModule, sample_times
 from kmem.measure.timing.race import race
-from kmem.measure.timing.statistics import summarize_samples
+from kmem.measure.timing.statistics import summarize_samples, take_steady
 from kmem.measure.verdicts import passed_measurement
 from kmem.measure.worker.commands import Unload
 from kmem.records import Kernel, Measurement, Status, Timing
@@ -261,7 +261,8 @@ class Contest:
                 inputs.refresh(examination.worker)
                 names = inputs.names(examination.worker)
                 entrant = LoadedModule(examination.worker, running[name].key)
-                taken.extend(sample_times(entrant, Batch(names, count, warmup=1), clock).event_ms)
+                batch = Batch(names, count, warmup=1)
+                taken.extend(take_steady(lambda: sample_times(entrant, batch, clock).event_ms))
                 begun.add(name)
 
             outcome = self._examiner.examine(self._kernels[int(name)], step, running[name].worker)

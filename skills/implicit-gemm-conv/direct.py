@@ -24,7 +24,7 @@ from kmem.codegen.convolutions.staged_operands import PACK_FILTER, packing_block
 from kmem.codegen.products.matmul import STORE_TILE
 from kmem.codegen.text.accumulate import ADD_CHAIN, steps_in_chain
 from kmem.codegen.text.calls import write_launch
-from kmem.codegen.text.parts import SCALES, STORE_HALVES, STORE_PARTS
+from kmem.codegen.text.parts import DOT_IN_PARTS, SCALES, STORE_HALVES, STORE_PARTS
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Emission
 
@@ -187,7 +187,7 @@ def kmem_direct_conv(
         if WIDEN:
             part = tl.dot(weight.to(tl.float32), image.to(tl.float32), part, input_precision="ieee")
         elif SPLIT:
-            part = tl.dot(weight, image, part, input_precision="tf32x3")
+            part = kmem_dot_in_parts(weight, image)  # PROMOTE is 1
         elif TF32:
             part = tl.dot(weight, kmem_round_tf32(image), part, input_precision="tf32")
         else:
@@ -218,6 +218,7 @@ _KERNELS = (
     PACK_FILTER,
     STORE_TILE,
     ADD_CHAIN,
+    DOT_IN_PARTS,
     _LOAD,
     _LOAD_PACKED,
     _READ,

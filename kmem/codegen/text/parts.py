@@ -2,7 +2,7 @@
 
 A tensor core multiplies fp16 or TF32. fp32 goes there as one part, rounded, or as two, whose
 products add up to what fp32 gives: fp16 parts of a number scaled by a power of two (SCALES,
-STORE_HALVES), or TF32 parts (STORE_PARTS).
+STORE_HALVES), or TF32 parts (STORE_PARTS; DOT_IN_PARTS cuts them on their way).
 """
 
 SCALES = (
@@ -84,7 +84,7 @@ STORE_HALVES = (
     '''
 @triton.jit
 def kmem_store_halves(high, low, place, values, mask, TERMS: tl.constexpr):
-    """Store scaled fp32 as fp16 and, for three terms, what that leaves times 2048.
+    """Store scaled fp32 as fp16 and, for three terms, what that leaves times 1024.
 
     A value that is not finite goes into the second part alone: it then meets one product instead of
     two, which might cancel to NaN.
@@ -97,5 +97,33 @@ def kmem_store_halves(high, low, place, values, mask, TERMS: tl.constexpr):
         tl.store(low + place, tl.where(finite, rest, values).to(high.dtype.element_ty), mask=mask)
     else:
         tl.store(high + place, top, mask=mask)
+''',
+)
+
+DOT_IN_PARTS = (
+    "kmem_dot_in_parts",
+    '''
+@triton.jit
+def kmem_cut_tf32(value):
+    """What TF32 holds of fp32, and what that leaves times 1024.
+
+    So much larger what is left of a denormal is none: the tensor core would drop it.
+    """
+    high = (value.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+    return high, (value - high) * 1024.0
+
+
+@triton.jit
+def kmem_dot_in_parts(a, b):
+    """a @ b of fp32 in three products of TF32 parts: `input_precision="tf32x3"` that holds for
+    denormals, too.
+    """
+    high_a, low_a = kmem_cut_tf32(a)
+    high_b, low_b = kmem_cut_tf32(b)
+    low = tl.dot(low_a, high_b, input_precision="tf32")
+    low = tl.dot(high_a, low_b, low, input_precision="tf32")
+    # beside an infinity nothing is left, and its part is NaN: the last product says what it gives
+    low = tl.where(low == low, low * 0.0009765625, 0.0)
+    return tl.dot(high_a, high_b, low, input_precision="tf32")
 ''',
 )

@@ -21,7 +21,7 @@ from kmem.measure.timing.gpu_clock import (
     LoadedModule,
     sample_times,
 )
-from kmem.measure.timing.statistics import summarize_samples
+from kmem.measure.timing.statistics import BATCHES, is_steady, summarize_samples
 from kmem.measure.worker.commands import Run
 from kmem.records import Baseline, Status, Timing
 
@@ -37,11 +37,6 @@ SLOW_BASELINE = "max_autotune"
 #: Inductor's autotuning of large modules takes minutes.
 COMPILE_TIMEOUT_S = 420.0
 SAMPLES = 30
-#: Times whose slowest fifth takes so many times the quickest are a busy host's too, and are taken
-#: again, so often in all. Source: 100 baselines of level 3 beside 15 other runs, 2026-11-28: 28
-#: spread more, among them an eager of 7.7 ms that is one of 1.96 on a quiet host.
-_STEADY_RATIO = 1.2
-_BATCHES = 4
 
 
 def start_baseline(
@@ -139,17 +134,13 @@ def time_baseline(
         taken.append(summarize_samples(times.event_ms))
 
     failed = _failure_of(take, baseline.key, limit_s)
-    while failed is None and not _is_steady(taken[-1]) and len(taken) < _BATCHES:
+    while failed is None and not is_steady(taken[-1]) and len(taken) < BATCHES:
         failed = _failure_of(take, baseline.key, limit_s)
     if not taken:
         assert failed is not None, "a batch ends in times or in a failure"
         return failed
     quickest = min(taken, key=lambda timing: timing.latency_ms)
     return Baseline(baseline.key, quickest, estimated=False)
-
-
-def _is_steady(timing: Timing) -> bool:
-    return timing.latency_ms_p80 <= _STEADY_RATIO * timing.latency_ms_p20
 
 
 def _settings(l2_bytes: int, deadline: float) -> ClockSettings:
