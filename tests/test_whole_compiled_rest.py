@@ -349,3 +349,37 @@ def test_the_report_says_how_the_rest_runs(tmp_path: Path) -> None:
     assert "runs compiled by Inductor around them (the whole takes 3 ms with it eager)." in text
     assert "| composed_eager | 3 |" in text
     assert "kernels for 1 of 2 pieces, the rest compiled" in str(ModelResult(tmp_path, state))
+
+
+def test_a_way_that_was_timed_apart_counts_as_much_as_one_in_pairs(tmp_path: Path) -> None:
+    """A UNet on an H200: 1.11x of eager in pairs, and the compiled model was known to be faster."""
+    proof = Proof(True, "kernels on the GPU", eager_ms=9.7, composed_ms=8.0, ratio=1.2, ratio_low=1)
+    times = {"compile": 4.0, "compile_graph": 4.2, "composed_graph": 8.4, "composed_eager": 9.0}
+    proof = replace(proof, baselines_ms=times, gains={"eager": [1.2, 1.1]})
+    assert proof.gain(graph=False) == ("compile", 0.5, 0.5)
+    assert proof.gain(graph=True) == ("compile_graph", 0.5, 0.5)
+    assert not proof.is_faster
+    assert replace(proof, gains={**proof.gains, "compile": [1.5, 1.4]}).gain(graph=False) == (
+        "eager",
+        1.2,
+        1.1,
+    )
+    state = replace(state_of(tmp_path), proof=json.dumps(asdict(proof)))
+    text = write_model_report(RunDirectory(tmp_path), state).read_text(encoding="utf-8")
+    assert "as it is called, compile: 0.500x (timed apart, not in pairs)." in text
+    assert "the run counts as lost" in text
+    assert "0.50x of compile, 0.50x of compile graph" in str(ModelResult(tmp_path, state))
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [({"compile": 10.25, "eager_graph": 9.0}, "; compile takes 10.25 ms, eager 24.9"), ({}, ")")],
+)
+def test_a_model_without_kernels_is_told_how_it_runs_best(
+    times: dict[str, float], said: str, tmp_path: Path
+) -> None:
+    beginning = json.dumps(asdict(Proof(True, "", eager_ms=24.9, baselines_ms=times)))
+    state = replace(state_of(tmp_path), proof="", beginning=beginning, finished="it ended")
+    assert str(ModelResult(tmp_path, state)).endswith(said)
+    text = write_model_report(RunDirectory(tmp_path), state).read_text(encoding="utf-8")
+    assert "| eager | 24.9 | - |" in text.partition("## Ways to run it")[2]

@@ -25,9 +25,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from kmem.whole.holding import with_baselines
+from kmem.whole.proving.clock import is_graph
+from kmem.whole.proving.proof import Proof
 
 #: Beyond a model's minutes, for what was begun just before; then it is ended.
 _GRACE_S = 120
@@ -36,9 +41,8 @@ _GRACE_S = 120
 #: for max-autotune's timings and for one piece that is tried. Guesses.
 _OPENING_S, _BASELINES_S, _PROOF_S = 30.0, 60.0, 60.0
 _HELD_S, _HELD_BY_PIECE_S = 60.0, 15.0
-_PLAIN = ("compile", "max_autotune")
 _COLUMNS = ("eager", "best", "ours", "gain", "best_graph", "graph", "graph_gain")
-_GRAPHS = ("eager_graph", "compile_graph", "max_autotune_graph")
+_TIMES = ("eager_ms", "composed_ms", "baselines_ms", "gains")
 
 
 def main() -> None:
@@ -169,28 +173,34 @@ def _figures(row: dict[str, Any]) -> dict[str, float | None]:
 
     A model of which nothing is kept runs as it is: its gain is eager's over the best other way.
     """
-    before, proof = row.get("beginning") or {}, row.get("proof") or {}
-    times = {**(before.get("baselines_ms") or {}), **(proof.get("baselines_ms") or {})}
-    eager = proof.get("eager_ms") or before.get("eager_ms")
-    called = [ms for name, ms in times.items() if name in _PLAIN]
-    graphs = [ms for name, ms in times.items() if name in _GRAPHS]
-    best = min([*called, *([eager] if eager is not None else [])], default=None)
-    gains = proof.get("gains") or {}
-    gain = min((gains[name][0] for name in (*_PLAIN, "eager") if name in gains), default=None)
-    graph_gain = min((gains[name][0] for name in _GRAPHS if name in gains), default=None)
-    if gain is None and not row.get("proved"):
-        gain = best / eager if best and eager else 1.0
-        graph = times.get("eager_graph")
-        graph_gain = min(graphs) / graph if graph else None
+    before, proof = Proof(True, "", **_times(row, "beginning")), None
+    eager = before.eager_ms
+    if row.get("proved") and row.get("proof"):
+        proof = with_baselines(Proof(True, "", **_times(row, "proof")), before)
+        eager = proof.eager_ms
+    else:
+        as_it_is = {"composed_graph": before.baselines_ms.get("eager_graph")}
+        ways = {**before.baselines_ms, **{name: ms for name, ms in as_it_is.items() if ms}}
+        before = replace(before, composed_ms=eager, baselines_ms=ways)
+    found = proof or before
+    times = {**found.baselines_ms, "eager": eager}
+    best = {is_graph(name): times[name] for name in found.best}
+    gains = {graph: found.gain(graph=graph) for graph in (False, True)}
     return {
         "eager": eager,
-        "best": best,
-        "ours": proof.get("composed_ms"),
-        "best_graph": min(graphs, default=None),
-        "graph": times.get("composed_graph"),
-        "gain": gain if gain is not None else row.get("speedup"),
-        "graph_gain": graph_gain,
+        "best": best.get(False),
+        "ours": proof and proof.composed_ms,
+        "best_graph": best.get(True),
+        "graph": proof and proof.baselines_ms.get("composed_graph"),
+        "gain": gains[False][1] if gains[False] else row.get("speedup"),
+        "graph_gain": gains[True][1] if gains[True] else None,
     }
+
+
+def _times(row: dict[str, Any], key: str) -> dict[str, Any]:
+    """What a row holds of a proof's times."""
+    found = row.get(key) or {}
+    return {name: found[name] for name in _TIMES if found.get(name) is not None}
 
 
 def _describe(row: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from torch import nn
 from kmem.errors import OutputError
 from kmem.whole.composing.binding import ModelHandle, bind, read_composed
 from kmem.whole.composing.compose import COMPILED_REST
+from kmem.whole.proving.clock import EAGER
 from kmem.whole.proving.proof import Proof
 from kmem.whole.state import ModelState, read_state
 
@@ -62,7 +63,8 @@ class ModelResult:
         kept, tried = len(self.state.kept), len(self.state.pieces)
         proof = self.proof
         if proof is None or not self.is_proved:
-            return f"{self.state.name}: no kernel makes the whole faster ({self.state.finished})"
+            none = f"{self.state.name}: no kernel makes the whole faster ({self.state.finished})"
+            return f"{none}{self._fastest_way()}"
         kind = "estimated" if self.state.estimated else "measured"
         ways = [
             f"{gain[1]:.2f}x of {gain[0].replace('_', ' ')}"
@@ -75,6 +77,17 @@ class ModelResult:
             f"{self.state.name} on {self.state.device}: {self.speedup:.2f}x of eager, {kind}, by "
             f"kernels for {kept} of {tried} pieces{rest}{beside}; proved: {proof.how}"
         )
+
+    def _fastest_way(self) -> str:
+        """Which way to run the model as it is takes less time than eager; empty if none does."""
+        if not self.state.beginning:
+            return ""
+        proof = Proof(**json.loads(self.state.beginning))
+        times = {EAGER: proof.eager_ms, **proof.baselines_ms}
+        way = proof.best[0] if proof.best else EAGER
+        if way == EAGER or proof.eager_ms is None:
+            return ""
+        return f"; {way.replace('_', ' ')} takes {times[way]:.4g} ms, eager {proof.eager_ms:.4g}"
 
 
 def read_result(directory: Path) -> ModelResult | None:
