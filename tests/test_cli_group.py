@@ -1,6 +1,7 @@
 """The group of commands: listed without loading them, loaded when asked for, open to plugins."""
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -158,3 +159,20 @@ def test_options_of_nested_records_reach_a_command_as_one_record_in_the_order_of
         "--colour",
         "--dry",
     ]
+
+
+_CRASH = """
+import os, signal, sys
+import kmem.cli
+@kmem.cli.cli.command("crash")
+def crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+sys.argv = ["kmem", "crash"]
+kmem.cli.main()
+"""
+
+
+def test_a_crash_of_native_code_leaves_the_lines_that_the_process_was_at() -> None:
+    done = subprocess.run([sys.executable, "-c", _CRASH], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in done.stderr and "in crash" in done.stderr

@@ -165,7 +165,7 @@ def _run(file: Path, asked: argparse.Namespace) -> dict[str, Any]:
         return {**row, **json.loads(ended.stdout.strip().splitlines()[-1])}
     except (ValueError, IndexError):
         said = ended.stderr.strip().splitlines() or ["no word"]
-        return {**row, "fault": said[-1][:200]}
+        return {**row, "fault": f"exit code {ended.returncode}: {said[-1][:200]}"}
 
 
 def _figures(row: dict[str, Any]) -> dict[str, float | None]:

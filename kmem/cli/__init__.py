@@ -26,6 +26,7 @@ the command runs.
 - commands.py: the table of all built-in commands.
 """
 
+import faulthandler
 import gc
 import signal
 import sys
@@ -65,6 +66,8 @@ for command in BUILT_IN:
 
 def main() -> None:
     """Run `kmem` with the arguments of the process: built-in commands and those of plugins."""
+    if sys.stderr is not None:  # a crash in native code then says where every thread was
+        faulthandler.enable()
     gc.set_threshold(_GARBAGE_THRESHOLD)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # Shells start background jobs of scripts with SIGINT ignored, and whatever these start inherits
