@@ -4,6 +4,7 @@ A cell is a problem: what an anchor reads is made by a prologue, what it makes g
 epilogue and a reduction. The recipe's one site must cover all of it, and compute it.
 """
 
+import re
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -519,6 +520,39 @@ def test_products_of_one_operand_are_one_launch_if_none_waits_for_another(expres
     _, graph = trace_source(source)
     sites = recipe("horizontal-fusion").match(graph, Contract())
     assert [len(site.outputs) for site in sites] == shared
+
+
+def test_products_that_store_several_results_stand_beside_others_in_a_module():
+    """As in a block of a language model: q, k and v, then gate and up, then what projects."""
+    layers = "nn.Linear(33, 20), nn.Linear(33, 40), nn.Linear(33, 5), nn.Linear(20, 33)"
+    setup = f"self.l, self.m, self.n, self.o = {layers}"
+    setup += "; self.g, self.u = nn.Linear(33, 40), nn.Linear(33, 20)"
+    body = "y = self.o(torch.relu(self.l(x) + self.m(x).sum() + self.n(x).sum()))"
+    source = problem("(self.g(y), self.u(y) * 2)", "torch.randn(18, 33)", setup)
+    source = source.replace("        return", f"        {body}\n        return")
+    module, graph = trace_source(source)
+    joined = recipe("horizontal-fusion").match(graph, Contract())
+    assert [len(site.outputs) for site in joined] == [3, 2]
+    taken = {name for site in joined for name in site.nodes}
+    single = [
+        site
+        for site in recipe("tile-matmul").match(graph, Contract())
+        if len(site.nodes) == 1 and not taken & set(site.nodes)
+    ]
+    chosen = [(recipe("horizontal-fusion"), site, {**TILE, "splits": 1}) for site in joined]
+    chosen += [(recipe("tile-matmul"), single[0], {**TILE, "splits": 1})]
+    text = emit_source(source, graph, chosen)
+    names = set(re.findall(r"^def (kmem_(?:store_tile|tile_matmul)\w*)\(", text, re.MULTILINE))
+    assert names == {
+        f"kmem_{kind}{suffix}"
+        for kind in ("store_tile", "tile_matmul")
+        for suffix in ("", "_2", "_3")
+    }
+    model, candidate = module.Model(), import_source(text).ModelNew()
+    candidate.load_state_dict(model.state_dict())
+    x = module.get_inputs()[0]
+    with torch.no_grad():
+        torch.testing.assert_close(candidate(x), model(x), rtol=1e-4, atol=1e-4)
 
 
 _NIBBLES = "torch.stack((self.b & 15, self.b >> 4), -1).view(20, 32)"

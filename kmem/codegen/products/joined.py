@@ -6,13 +6,15 @@
 The second operand of the one product is a copy of all weights, column by column, made by a kernel
 and kept where they are parameters. What follows is handed in at the port as after any product, so
 that no kernel that multiplies knows of it; where there are several results, another function of the
-same name stores a tile. joined_sites.py and shared_sites.py decide which products are joined.
+same name stores a tile, and what calls it is named apart. joined_sites.py and shared_sites.py decide which products are joined.
 """
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from kmem.codegen.text.calls import write_call, write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
+from kmem.recipes import Emission
 from kmem.records import TensorSpec
 
 #: Elements of a block of the copy, and of its side that is not contiguous.
@@ -187,6 +189,24 @@ class Joined:
             return ()
         following = map(_NEXT_SHARE.format, range(1, len(self.shares)))
         return (("kmem_store_tile", "".join([_STORE_SHARES, *following, _LAST_LINES])),)
+
+    def name_apart(self, emission: Emission) -> Emission:
+        """An emission with kernels of their own names where its store is one: a module may have
+        other products, which store one result or other shares.
+        """
+        if not self.shares:
+            return emission
+        apart = [name for name, _ in self.storing]
+        for name, text in emission.kernels:  # what is called stands before what calls it
+            if name not in apart and re.search(rf"\b({'|'.join(apart)})\(", text):
+                apart.append(name)
+        pattern = re.compile(rf"\b({'|'.join(map(re.escape, apart))})\b")
+
+        def rename(text: str) -> str:
+            return pattern.sub(rf"\1_{len(self.shares)}", text)
+
+        kernels = tuple((rename(name), rename(text)) for name, text in emission.kernels)
+        return replace(emission, kernels=kernels, launcher=rename(emission.launcher))
 
     @property
     def result_arguments(self) -> str:

@@ -173,10 +173,11 @@ class TiledProducts(Recipe):
             reducing_options(product),
         )
         kernels = hand_in((*shared_kernels(product), TILE_MATMUL), functions_of(product))
-        return Emission(
+        emission = Emission(
             tuple(dict.fromkeys((*kernels, *kernels_around(product)))),
             write_launcher(product, [launch], knobs.splits),
         )
+        return emission if product.joined is None else product.joined.name_apart(emission)
 
 
 def _knobs(product: Product, settings: Settings) -> LadderSettings:
