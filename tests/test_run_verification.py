@@ -336,7 +336,12 @@ def test_what_memory_holds_goes_ahead_beside_a_guess_that_is_expected_to_be_fast
     outcome = SimpleNamespace(
         choices=recalled.task.choices, device="NVIDIA H200", latency_ms=1.2, graph_hash="g"
     )
-    exact = Remembered((Recalled(outcome, None, True, 0.0, True),), ())  # type: ignore[arg-type]
+
+    def taking(latency_ms: float) -> Remembered:
+        took = SimpleNamespace(**{**vars(outcome), "latency_ms": latency_ms})
+        return Remembered((Recalled(took, None, True, 0.0, True),), ())  # type: ignore[arg-type]
+
+    exact = taking(1.2)
     like = Remembered((Recalled(outcome, None, False, 0.1, True),), ())  # type: ignore[arg-type]
     other = Recalled(outcome, None, False, math.inf, True)  # type: ignore[arg-type]
     # by predictions the two are as fast; this very graph took longer on such a card
@@ -348,6 +353,11 @@ def test_what_memory_holds_goes_ahead_beside_a_guess_that_is_expected_to_be_fast
     # nothing is known but that it is slower
     recalled = replace(recalled, whole_ms=2.0)
     assert in_batches([slow, quick, recalled], parts, like, has_passed=False) == [
+        [recalled, quick],
+        [slow],
+    ]
+    # it took less than that on this graph, as the guess may too
+    assert in_batches([slow, quick, recalled], parts, taking(0.8), has_passed=False) == [
         [recalled, quick],
         [slow],
     ]

@@ -6,7 +6,8 @@
 The second operand of the one product is a copy of all weights, column by column, made by a kernel
 and kept where they are parameters. What follows is handed in at the port as after any product, so
 that no kernel that multiplies knows of it; where there are several results, another function of the
-same name stores a tile, and what calls it is named apart. joined_sites.py and shared_sites.py decide which products are joined.
+same name stores a tile, and what calls it is named apart. joined_sites.py and shared_sites.py
+decide which products are joined.
 """
 
 import re
