@@ -8,8 +8,8 @@ For KernelBench level 3 and for the models that ship, on a machine with a GPU:
     python tools/run_models.py KernelBench/level3 --out runs/level3 --jobs 6 --dry  # how long
 
 Each model ends within `--within` minutes, baselines and proofs included. `--jobs` run side by side
-on one card: search and compilation do, timings take turns. What has finished is not done again, so
-a run that was ended goes on with the same command. The table in DIR has one row a model; rows.jsonl
+on each of `--gpus` cards and share the cores: search and compilation do, timings take turns. What
+has finished is not done again, so a run that was ended goes on with the same command. The table in DIR has one row a model; rows.jsonl
 beside it has all figures. A model's gain is over the best other way to run it that is launched
 alike, eager among them; under CUDA graphs it is over the best that is under CUDA graphs too.
 
@@ -20,6 +20,7 @@ What limits a card with many jobs is what nobody can share: timings, and max-aut
 import argparse
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -28,8 +29,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
+from kmem.bench.sharing import share_cores
+from kmem.host.visible_gpus import visible_gpus
 from kmem.whole.holding import with_baselines
 from kmem.whole.proving.clock import is_graph
 from kmem.whole.proving.proof import Proof
@@ -53,12 +57,19 @@ def main() -> None:
     done = {row["file"] for row in rows}
     files = [file for file in _models(asked.models) if str(file) not in done]
     if asked.dry:
-        with ThreadPoolExecutor(asked.jobs) as pool:
+        with ThreadPoolExecutor(min(asked.jobs, len(files) or 1)) as pool:
             plans = list(pool.map(partial(_plan, asked=asked), files))
         sys.stdout.write(_outlook(plans, rows, asked))
         return
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        for ended in as_completed([pool.submit(_run, file, asked) for file in files]):
+    shared = {**os.environ, **share_cores(asked.out, asked.gpus, asked.jobs).environment}
+    places: Queue[dict[str, str]] = Queue()
+    named = (
+        [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in visible_gpus(asked.gpus)] if asked.gpus else []
+    )
+    for place in (named or [{}]) * asked.jobs:
+        places.put({**shared, **place})
+    with ThreadPoolExecutor(places.qsize()) as pool:
+        for ended in as_completed([pool.submit(_run, file, asked, places) for file in files]):
             row = ended.result()
             rows.append(row)
             with place.open("a", encoding="utf-8") as lines:
@@ -74,7 +85,8 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--within", type=float, default=10.0, help="minutes of one; default: 10")
     parser.add_argument("--piece-minutes", type=float, default=1.5)
-    parser.add_argument("--jobs", type=int, default=1, help="models at once; default: 1")
+    parser.add_argument("--jobs", type=int, default=1, help="models at once on a card; default: 1")
+    parser.add_argument("--gpus", type=int, default=0, help="cards; default: what torch uses")
     parser.add_argument("--dry", action="store_true", help="say how long it would take")
     parser.add_argument("--target", help="a device to estimate for, where there is no GPU")
     return parser.parse_args()
@@ -120,12 +132,12 @@ def _outlook(
             f"{plan['name']}: {whole_s[-1] / 60:.1f} min, {plan['pieces']} pieces{cut}, "
             f"eager {plan['ms']:.3g} ms"
         )
-    ends = [0.0] * asked.jobs
+    ends = [0.0] * (max(1, asked.gpus) * asked.jobs)
     for each in whole_s:  # in their order, each where one ends first
         ends[ends.index(min(ends))] += each
     source = f"{len(known)} rows" if known else "guesses"
     lines.append(
-        f"\n{len(whole_s)} models with {asked.jobs} at once: {max(ends) / 60:.0f} min, and not "
+        f"\n{len(whole_s)} models with {len(ends)} at once: {max(ends) / 60:.0f} min, and not "
         f"less than the {held_s / 60:.0f} min that they hold the card alone (from {source})"
     )
     return "\n".join(lines) + "\n"
@@ -145,7 +157,16 @@ def _number(file: Path) -> tuple[int, str]:
     return (int(first) if first.isdigit() else 0), file.stem
 
 
-def _run(file: Path, asked: argparse.Namespace) -> dict[str, Any]:
+def _run(file: Path, asked: argparse.Namespace, places: "Queue[dict[str, str]]") -> dict[str, Any]:
+    """The row of a model, run on the next card that is free."""
+    environment = places.get()
+    try:
+        return _run_in(file, asked, environment)
+    finally:
+        places.put(environment)
+
+
+def _run_in(file: Path, asked: argparse.Namespace, environment: dict[str, str]) -> dict[str, Any]:
     out = asked.out / file.stem
     command = [sys.executable, "-m", "kmem", "optimize", str(file), "--pieces", "--json"]
     command += ["--within", f"{asked.within:g}", "--minutes", f"{asked.within:g}"]
@@ -155,7 +176,11 @@ def _run(file: Path, asked: argparse.Namespace) -> dict[str, Any]:
     row: dict[str, Any] = {"file": str(file), "name": file.stem}
     try:
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=asked.within * 60 + _GRACE_S
+            command,
+            capture_output=True,
+            text=True,
+            timeout=asked.within * 60 + _GRACE_S,
+            env=environment,
         )
     except subprocess.TimeoutExpired:
         return {**row, "fault": "it has not ended", "seconds": time.monotonic() - started}
