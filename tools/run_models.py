@@ -9,9 +9,10 @@ For KernelBench level 3 and for the models that ship, on a machine with a GPU:
 
 Each model ends within `--within` minutes, baselines and proofs included. `--jobs` run side by side
 on each of `--gpus` cards and share the cores: search and compilation do, timings take turns. What
-has finished is not done again, so a run that was ended goes on with the same command. The table in DIR has one row a model; rows.jsonl
-beside it has all figures. A model's gain is over the best other way to run it that is launched
-alike, eager among them; under CUDA graphs it is over the best that is under CUDA graphs too.
+has finished is not done again, so a run that was ended goes on with the same command. The table in
+DIR has one row a model; rows.jsonl beside it has all figures. A model's gain is over the best other
+way to run it that is launched alike, eager among them; under CUDA graphs it is over the best that
+is under CUDA graphs too.
 
 `--dry` plans every model without a GPU (some ten seconds each) and says how long all would take.
 What limits a card with many jobs is what nobody can share: timings, and max-autotune's own.
@@ -33,6 +34,7 @@ from queue import Queue
 from typing import Any
 
 from kmem.bench.sharing import share_cores
+from kmem.errors import KmemError
 from kmem.host.visible_gpus import visible_gpus
 from kmem.whole.holding import with_baselines
 from kmem.whole.proving.clock import is_graph
@@ -61,13 +63,7 @@ def main() -> None:
             plans = list(pool.map(partial(_plan, asked=asked), files))
         sys.stdout.write(_outlook(plans, rows, asked))
         return
-    shared = {**os.environ, **share_cores(asked.out, asked.gpus, asked.jobs).environment}
-    places: Queue[dict[str, str]] = Queue()
-    named = (
-        [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in visible_gpus(asked.gpus)] if asked.gpus else []
-    )
-    for place in (named or [{}]) * asked.jobs:
-        places.put({**shared, **place})
+    places = _places(asked)
     with ThreadPoolExecutor(places.qsize()) as pool:
         for ended in as_completed([pool.submit(_run, file, asked, places) for file in files]):
             row = ended.result()
@@ -155,6 +151,19 @@ def _number(file: Path) -> tuple[int, str]:
     """KernelBench numbers its files."""
     first = file.stem.split("_")[0]
     return (int(first) if first.isdigit() else 0), file.stem
+
+
+def _places(asked: argparse.Namespace) -> "Queue[dict[str, str]]":
+    """The environment of each model that runs at once: its card, and its share of the cores."""
+    shared = {**os.environ, **share_cores(asked.out, asked.gpus, asked.jobs).environment}
+    try:
+        named = visible_gpus(asked.gpus) if asked.gpus else []
+    except KmemError as ex:
+        raise SystemExit(str(ex)) from None
+    places: Queue[dict[str, str]] = Queue()
+    for own in ([{"CUDA_VISIBLE_DEVICES": gpu} for gpu in named] or [{}]) * asked.jobs:
+        places.put({**shared, **own})
+    return places
 
 
 def _run(file: Path, asked: argparse.Namespace, places: "Queue[dict[str, str]]") -> dict[str, Any]:
