@@ -67,6 +67,14 @@ def test_a_setting_measured_twice_on_a_graph_counts_at_its_fastest(memory: Memor
     assert [(entry.latency_ms, entry.predicted_ms) for entry in ask(memory)] == [(1.25, 0.5)]
 
 
+def test_times_that_a_busy_host_spread_teach_nothing(memory: Memory) -> None:
+    steady = replace(setting(1, 1.4, graph="g"), latency_ms_p20=1.39, latency_ms_p80=1.5)
+    spread = replace(setting(2, 9.3, graph="g"), latency_ms_p20=1.37, latency_ms_p80=9.8)
+    unknown = replace(setting(3, 2.0, graph="g"), latency_ms_p20=None, latency_ms_p80=None)
+    memory.ledger.record_entries(map(ledger_entry, [steady, spread, unknown]))
+    assert blocks(ask(memory)) == [1, 3]
+
+
 def test_what_was_redacted_or_has_no_time_teaches_nothing(memory: Memory) -> None:
     # Redacted outcomes of many graphs name one; their times cannot be compared.
     redacted = [redact_outcome(setting(block, graph=f"g{block}")) for block in range(1, 4)]

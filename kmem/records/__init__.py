@@ -75,6 +75,7 @@ from kmem.records.verdict import (
     Status,
     Timing,
     fastest_baseline,
+    is_steady,
 )
 
 __all__ = [
@@ -136,5 +137,6 @@ __all__ = [
     "fastest_baseline",
     "is_aged",
     "is_recipe_component",
+    "is_steady",
     "recipe_component",
 ]

@@ -50,6 +50,17 @@ class ErrorReport:
     excess: float = 0.0
 
 
+#: Times whose slowest fifth takes so many times the quickest are a busy host's too. Source: 100
+#: baselines of level 3 beside 15 other runs, 2026-11-28: 28 spread more, among them an eager of 7.7
+#: ms that is one of 1.96 on a quiet host; and a kernel of 9.3 ms, a fifth of whose calls took 1.4.
+STEADY_RATIO = 1.2
+
+
+def is_steady(latency_ms_p20: float, latency_ms_p80: float) -> bool:
+    """Whether times differ by no more than those of a quiet host do."""
+    return latency_ms_p80 <= STEADY_RATIO * latency_ms_p20
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How long one forward takes, and how that compares with a reference.
@@ -74,6 +85,11 @@ class Timing:
     back_to_back_ms: float | None = None  # wall time of one of many forwards without a pause
     reference_back_to_back_ms: float | None = None
     graph_ms: float | None = None  # of a CUDA graph of one forward; None if it was not captured
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the samples are those of a quiet host; see `is_steady`."""
+        return is_steady(self.latency_ms_p20, self.latency_ms_p80)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from kmem.measure.timing.gpu_clock import (
     LoadedModule,
     sample_times,
 )
-from kmem.measure.timing.statistics import BATCHES, is_steady, summarize_samples
+from kmem.measure.timing.statistics import BATCHES, summarize_samples
 from kmem.measure.worker.commands import Run
 from kmem.records import Baseline, Status, Timing
 
@@ -134,7 +134,7 @@ def time_baseline(
         taken.append(summarize_samples(times.event_ms))
 
     failed = _failure_of(take, baseline.key, limit_s)
-    while failed is None and not is_steady(taken[-1]) and len(taken) < BATCHES:
+    while failed is None and not taken[-1].is_steady and len(taken) < BATCHES:
         failed = _failure_of(take, baseline.key, limit_s)
     if not taken:
         assert failed is not None, "a batch ends in times or in a failure"

@@ -37,17 +37,8 @@ KERNELS_OFFSET_MS = 0.02
 GRAPH_BELOW_MS = 0.05
 
 
-#: Times whose slowest fifth takes so many times the quickest are a busy host's too, and are taken
-#: again, so often in all. Source: 100 baselines of level 3 beside 15 other runs, 2026-11-28: 28
-#: spread more, among them an eager of 7.7 ms that is one of 1.96 on a quiet host; and a kernel of
-#: 9.3 ms, a fifth of whose calls took 1.4.
-STEADY_RATIO = 1.2
+#: Times that spread as a busy host's do are taken again, so often in all.
 BATCHES = 4
-
-
-def is_steady(timing: Timing) -> bool:
-    """Whether samples differ by no more than those of a quiet host."""
-    return timing.latency_ms_p80 <= STEADY_RATIO * timing.latency_ms_p20
 
 
 def take_steady(take: Callable[[], Sequence[float]]) -> Sequence[float]:
@@ -56,7 +47,7 @@ def take_steady(take: Callable[[], Sequence[float]]) -> Sequence[float]:
     For ranking: a verdict is timed in pairs, and takes no batch again for its times.
     """
     batches = [take()]
-    while len(batches) < BATCHES and not is_steady(summarize_samples(batches[-1])):
+    while len(batches) < BATCHES and not summarize_samples(batches[-1]).is_steady:
         batches.append(take())
     return min(batches, key=lambda batch: float(np.median(batch)))
 

@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 
 from kmem.memory.ledger.graphs import GraphKey, unpack_sizes
 from kmem.memory.storage import Row, Storage, Value
-from kmem.records import REDACTED, Experience, MeasuredKernel, SiteChoice, recipe_component
+from kmem.records import (
+    REDACTED,
+    Experience,
+    MeasuredKernel,
+    SiteChoice,
+    is_steady,
+    recipe_component,
+)
 
 #: Outcomes used per recipe, newest first, on graphs of the same structure and on others: a million
 #: must not make a run wait.
@@ -158,12 +165,17 @@ def _on_others(storage: Storage, asked: Sequence[Value]) -> list[Row]:
 def _experience(recipe: str, rows: Sequence[Row], version: str | None) -> list[Experience]:
     """The settings of a recipe in these outcomes; of a setting measured twice, its fastest time.
 
+    Times that a busy host spread say more of the host: they are left out.
+
     Args:
         version: of the recipe at hand; None if nothing is to be held against it.
     """
     fastest: dict[tuple[str, str, str], Experience] = {}
     for row in rows:
         record = json.loads(str(row["record"]))
+        low_ms, high_ms = record.get("latency_ms_p20"), record.get("latency_ms_p80")
+        if low_ms and high_ms and not is_steady(low_ms, high_ms):
+            continue
         aged = version not in (None, record["versions"].get(recipe_component(recipe)))
         for choice in record["choices"]:
             if choice["recipe"] == recipe:
