@@ -202,9 +202,15 @@ def library_ms(
     return sum(cost for name, cost in costs.items() if name not in written)
 
 
+#: A copy, unless there is nothing to do.
+_MAKES_DENSE = "aten.contiguous.default"
+
+
 def _is_free(operator: Operator, graph: OpGraph, node: Node) -> bool:
     # a dropout that can be written drops nothing
     is_idle = not graph.training or lowering_of(graph, node) is not None
+    if node.target == _MAKES_DENSE:  # it looks before it copies
+        return graph.spec(node.refs()[0]).is_contiguous
     return operator.is_view or (operator.only_in_training and is_idle)
 
 

@@ -233,9 +233,9 @@ class _CallsOfSizes(_Calls):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         if function is torch.nn.functional.batch_norm and args:
-            (values, *_) = args
+            values = args[0]
             if values.dim() > 1 and values.numel() > values.shape[1]:
-                function, args, kwargs = torch.empty_like, (values,), {}
+                return super().__torch_function__(torch.empty_like, types, (values,))
         return super().__torch_function__(function, types, args, kwargs)
 
 
