@@ -84,7 +84,7 @@ STORE_HALVES = (
     '''
 @triton.jit
 def kmem_store_halves(high, low, place, values, mask, TERMS: tl.constexpr):
-    """Store scaled fp32 as fp16 and, for three terms, what that leaves times 1024.
+    """Store scaled fp32 as fp16 and, for three terms, what that leaves times 2048.
 
     A value that is not finite goes into the second part alone: it then meets one product instead of
     two, which might cancel to NaN.
