@@ -203,11 +203,17 @@ class ForwardSizes:
 
 
 class _Calls(TorchFunctionMode):
-    """Counts calls of torch, composite operators once each."""
+    """Counts calls of torch, composite operators once each.
 
-    def __init__(self) -> None:
+    Where `sizes_only` are wanted, a batch norm makes what is as large as its input: on meta tensors
+    torch takes it apart, 2 ms for each in a network of a hundred. One value of a channel is left to
+    torch, which may refuse.
+    """
+
+    def __init__(self, *, sizes_only: bool) -> None:
         super().__init__()
         self.count = 0
+        self._sizes_only = sizes_only
 
     def __torch_function__(
         self,
@@ -217,26 +223,11 @@ class _Calls(TorchFunctionMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         self.count += 1
-        return function(*args, **(kwargs or {}))
-
-
-class _CallsOfSizes(_Calls):
-    """The same on meta tensors, where torch takes a batch norm apart: 2 ms for what is as large as
-    its input, in a network of a hundred. One value of a channel is left to torch, which may refuse.
-    """
-
-    def __torch_function__(
-        self,
-        function: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        if function is torch.nn.functional.batch_norm and args:
+        if self._sizes_only and function is torch.nn.functional.batch_norm and args:
             values = args[0]
             if values.dim() > 1 and values.numel() > values.shape[1]:
-                return super().__torch_function__(torch.empty_like, types, (values,))
-        return super().__torch_function__(function, types, args, kwargs)
+                return torch.empty_like(values)
+        return function(*args, **(kwargs or {}))
 
 
 def check_forward(
@@ -289,7 +280,7 @@ def _run_forward(module: types.ModuleType, device: str, precision: Precision) ->
         model = construct_model(module, device)
         if precision is Precision.BF16:
             model = cast_fake_module(model, torch.bfloat16)
-        with _CallsOfSizes() if device == "meta" else _Calls() as calls:
+        with _Calls(sizes_only=device == "meta") as calls:
             outputs = _call(module, "forward", lambda: model(*inputs))
     leaves = tree_leaves(outputs)
     if all(isinstance(leaf, int | float | str | None) for leaf in leaves):
