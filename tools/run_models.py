@@ -207,25 +207,24 @@ def _figures(row: dict[str, Any]) -> dict[str, float | None]:
 
     A model of which nothing is kept runs as it is: its gain is eager's over the best other way.
     """
-    before, proof = Proof(True, "", **_times(row, "beginning")), None
-    eager = before.eager_ms
-    if row.get("proved") and row.get("proof"):
-        proof = with_baselines(Proof(True, "", **_times(row, "proof")), before)
-        eager = proof.eager_ms
+    before = Proof(True, "", **_times(row, "beginning"))
+    kept = bool(row.get("proved") and row.get("proof"))
+    if kept:
+        found = with_baselines(Proof(True, "", **_times(row, "proof")), before)
     else:
-        as_it_is = {"composed_graph": before.baselines_ms.get("eager_graph")}
-        ways = {**before.baselines_ms, **{name: ms for name, ms in as_it_is.items() if ms}}
-        before = replace(before, composed_ms=eager, baselines_ms=ways)
-    found = proof or before
-    times = {**found.baselines_ms, "eager": eager}
+        ways = dict(before.baselines_ms)
+        if "eager_graph" in ways:
+            ways["composed_graph"] = ways["eager_graph"]
+        found = replace(before, composed_ms=before.eager_ms, baselines_ms=ways)
+    times = {**found.baselines_ms, "eager": found.eager_ms}
     best = {is_graph(name): times[name] for name in found.best}
     gains = {graph: found.gain(graph=graph) for graph in (False, True)}
     return {
-        "eager": eager,
+        "eager": found.eager_ms,
         "best": best.get(False),
-        "ours": proof and proof.composed_ms,
+        "ours": found.composed_ms if kept else None,
         "best_graph": best.get(True),
-        "graph": proof and proof.baselines_ms.get("composed_graph"),
+        "graph": found.baselines_ms.get("composed_graph") if kept else None,
         "gain": gains[False][1] if gains[False] else row.get("speedup"),
         "graph_gain": gains[True][1] if gains[True] else None,
     }

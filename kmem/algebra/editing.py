@@ -200,6 +200,17 @@ class GraphEditor:
         return _described(before, self._specs) == _described(node, specs)
 
 
+def with_strides(graph: OpGraph, strides: Mapping[str, tuple[int, ...]]) -> OpGraph:
+    """The graph in which the tensors of some nodes, by name, lie in memory with these strides."""
+    nodes = (
+        replace(node, output=replace(node.output, stride=strides[node.name]))
+        if node.name in strides and isinstance(node.output, TensorSpec)
+        else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=tuple(nodes))
+
+
 def is_rewritten(name: str) -> bool:
     """Whether a node is an editor's, by its name; one that took another's place has its name."""
     return re.search(rf"{_NEW}\d+$", name) is not None

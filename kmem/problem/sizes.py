@@ -13,6 +13,15 @@ def ceil_div(value: int, divisor: int) -> int:
     return -(-value // divisor)
 
 
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a contiguous tensor, in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
 def per_axis(value: object, rank: int, default: object = None) -> tuple[int, ...]:
     """An ATen int list as one integer per axis.
 

@@ -14,7 +14,7 @@ from types import TracebackType
 
 from kmem.errors import ProblemError
 from kmem.whole.holding import OpenModel, question_about, with_baselines
-from kmem.whole.proving.proof import Proof, Question, prove
+from kmem.whole.proving.proof import Proof, Question, prove, read_proof
 from kmem.whole.state import ModelState
 
 #: For each of the two questions, in seconds.
@@ -43,7 +43,7 @@ class Beginning:
         bare = replace(state, pieces=())
         self._question = replace(question_about(model, bare, _PLACE), draws=1)
         self._limit_s = min(_LIMIT_S, max(1.0, state.left_s(spent_s) * _SHARE))
-        known = Proof(**json.loads(state.beginning)) if state.beginning else None
+        known = read_proof(state.beginning)
         self._is_known = known is not None
         is_timed = known is not None and _WAY in {**known.baselines_ms, **known.missing}
         self._with_way = state.settings.compile and model.present and not is_timed
@@ -105,12 +105,12 @@ class Beginning:
                     "name a submodule, or extract its pieces and run them by themselves"
                 )
             state = replace(state, beginning=json.dumps(asdict(proof)), proof_s=seconds)
-        if self._ways is not None and self._ways.done() and state.beginning:
+        before = read_proof(state.beginning)
+        if self._ways is not None and self._ways.done() and before is not None:
             ways, _ = self._ways.result()
             self._ways = None
             if not ways.passed:  # a report without it would say that it was beaten
                 ways = Proof(True, "", missing={_WAY: ways.reason})
-            before = Proof(**json.loads(state.beginning))
             state = replace(state, beginning=json.dumps(asdict(with_baselines(before, ways))))
         return state
 

@@ -21,7 +21,7 @@ from kmem.whole.cutting.pieces import Cost, PieceGroup
 from kmem.whole.graphs.capture import Captured
 from kmem.whole.graphs.source import ModelSource
 from kmem.whole.proving.clock import EAGER, LONGEST_COMPILE_S
-from kmem.whole.proving.proof import LONGEST_PROOF_S, Proof, Question, prove
+from kmem.whole.proving.proof import LONGEST_PROOF_S, Proof, Question, prove, read_proof
 from kmem.whole.state import ModelState, PieceState, PieceStatus, write_state
 
 #: The whole must be faster by so much with a piece than without, beyond what timings vary.
@@ -148,7 +148,7 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
 
     The ways to run the model that are still unknown are timed here, also where nothing is kept.
     """
-    beginning = Proof(**json.loads(state.beginning)) if state.beginning else None
+    beginning = read_proof(state.beginning)
     while state.kept:
         model.say(f"proving the whole with {len(state.kept)} pieces")
         names = tuple(piece.name for piece in state.kept)

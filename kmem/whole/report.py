@@ -1,13 +1,12 @@
 """report.md of a run on a model: its pieces, what each saved, and what was tried and dropped."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from kmem.run.directory import RunDirectory
 from kmem.whole.composing.compose import COMPILED_REST, EAGER_REST
 from kmem.whole.proving.clock import COMPOSED
-from kmem.whole.proving.proof import Proof
+from kmem.whole.proving.proof import Proof, read_proof
 from kmem.whole.state import ModelState, PieceState, PieceStatus
 
 _BAR = 40
@@ -19,14 +18,14 @@ def write_model_report(directory: RunDirectory, state: ModelState) -> Path:
 
 
 def _report(state: ModelState) -> Iterator[str]:
-    proof = Proof(**json.loads(state.proof)) if state.proof else None
+    proof = read_proof(state.proof)
     kind = "estimated" if state.estimated else "measured"
     after = state.total_ms - sum(piece.saved_ms for piece in state.pieces)
     yield f"# {state.name} on {state.device}\n"
     if proof is None:
         yield f"No piece makes the whole faster. It stopped because {state.finished}."
-        if state.beginning:
-            ways = "\n".join(_ways(Proof(**json.loads(state.beginning))))
+        if (beginning := read_proof(state.beginning)) is not None:
+            ways = "\n".join(_ways(beginning))
             yield f"\n## Ways to run it\n{ways}"
     else:
         yield (

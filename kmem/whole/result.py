@@ -1,6 +1,5 @@
 """What a run on a model came to, for a program or a notebook."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from kmem.errors import OutputError
 from kmem.whole.composing.binding import ModelHandle, bind, read_composed
 from kmem.whole.composing.compose import COMPILED_REST
 from kmem.whole.proving.clock import EAGER
-from kmem.whole.proving.proof import Proof
+from kmem.whole.proving.proof import Proof, read_proof
 from kmem.whole.state import ModelState, read_state
 
 
@@ -34,7 +33,7 @@ class ModelResult:
     @property
     def proof(self) -> Proof | None:
         """What was found of the whole; None if nothing was kept."""
-        return Proof(**json.loads(self.state.proof)) if self.state.proof else None
+        return read_proof(self.state.proof)
 
     @property
     def after_ms(self) -> float:
@@ -80,14 +79,12 @@ class ModelResult:
 
     def _fastest_way(self) -> str:
         """Which way to run the model as it is takes less time than eager; empty if none does."""
-        if not self.state.beginning:
+        proof = read_proof(self.state.beginning)
+        if proof is None or proof.eager_ms is None or proof.best[0] == EAGER:
             return ""
-        proof = Proof(**json.loads(self.state.beginning))
-        times = {EAGER: proof.eager_ms, **proof.baselines_ms}
-        way = proof.best[0] if proof.best else EAGER
-        if way == EAGER or proof.eager_ms is None:
-            return ""
-        return f"; {way.replace('_', ' ')} takes {times[way]:.4g} ms, eager {proof.eager_ms:.4g}"
+        way = proof.best[0]
+        way_ms = proof.baselines_ms[way]
+        return f"; {way.replace('_', ' ')} takes {way_ms:.4g} ms, eager {proof.eager_ms:.4g}"
 
 
 def read_result(directory: Path) -> ModelResult | None:

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from kmem.algebra.editing import with_strides
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.homes import Concatenation, Home, possible_homes, read_concatenation
 from kmem.problem.operators.table import find_operator
-from kmem.records import Contract, TensorSpec
+from kmem.records import Contract
 from kmem.rewrites import Rewrite, Rewriting
 
 
@@ -77,13 +78,7 @@ def _lay_parts(graph: OpGraph) -> OpGraph:
     strides: dict[str, tuple[int, ...]] = {}
     for name, home in possible_homes(graph).items():
         strides[name] = strides.get(home.cat, graph.spec(home.cat).stride)
-    return replace(graph, nodes=tuple(_laid(node, strides) for node in graph.nodes))
-
-
-def _laid(node: Node, strides: Mapping[str, tuple[int, ...]]) -> Node:
-    if node.name not in strides or not isinstance(node.output, TensorSpec):
-        return node
-    return replace(node, output=replace(node.output, stride=strides[node.name]))
+    return with_strides(graph, strides)
 
 
 REWRITE = ConcatenateInPlace()

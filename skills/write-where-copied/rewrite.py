@@ -1,10 +1,11 @@
 """A product whose result is transposed and then copied gets the strides of that copy."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
+from kmem.algebra.editing import with_strides
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.table import find_operator
+from kmem.problem.sizes import dense_strides
 from kmem.records import Contract, TensorSpec
 from kmem.rewrites import Rewrite, Rewriting
 
@@ -26,13 +27,13 @@ class WriteWhereCopied(Rewrite):
             if turned is None:
                 continue
             made.append(node)
-            strides |= {node.name: _stored_as(node.spec, turned), turned.name: _dense(turned.spec)}
+            strides[node.name] = _stored_as(turned)
+            strides[turned.name] = dense_strides(turned.spec.shape)
         if not made:
             return []
-        nodes = tuple(_laid(node, strides) for node in graph.nodes)
         reason = f"{len(made)} products are stored in the order in which they are read, not copied"
         operator = find_operator(made[0].target).name
-        placed = replace(graph, nodes=nodes)
+        placed = with_strides(graph, strides)
         return [Rewriting(made[0].name, operator, placed, reason, flags=())]
 
 
@@ -52,8 +53,7 @@ def _turned(graph: OpGraph, node: Node) -> Node | None:
 
 
 def _only_reader(graph: OpGraph, node: Node) -> Node | None:
-    readers = [each for each in graph.nodes if node.name in each.refs()]
-    return readers[0] if len(readers) == 1 and node.name not in graph.outputs else None
+    return graph.users(node.name)[0] if graph.has_one_user(node.name) else None
 
 
 def _order(turned: Node) -> tuple[int, ...]:
@@ -67,24 +67,10 @@ def _order(turned: Node) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _dense(spec: TensorSpec) -> tuple[int, ...]:
-    steps, step = [], 1
-    for size in reversed(spec.shape):
-        steps.append(step)
-        step *= size
-    return tuple(reversed(steps))
-
-
-def _stored_as(spec: TensorSpec, turned: Node) -> tuple[int, ...]:
+def _stored_as(turned: Node) -> tuple[int, ...]:
     """The strides of a value whose turned form is dense."""
-    dense = dict(zip(_order(turned), _dense(turned.spec), strict=True))
-    return tuple(dense[axis] for axis in range(len(spec.shape)))
-
-
-def _laid(node: Node, strides: Mapping[str, tuple[int, ...]]) -> Node:
-    if node.name not in strides:
-        return node
-    return replace(node, output=replace(node.spec, stride=strides[node.name]))
+    dense = dict(zip(_order(turned), dense_strides(turned.spec.shape), strict=True))
+    return tuple(dense[axis] for axis in range(len(dense)))
 
 
 REWRITE = WriteWhereCopied()

@@ -14,6 +14,7 @@ from kmem.codegen.rows.launching import allocations, assignments, stride_constan
 from kmem.codegen.text.calls import write_launch_function
 from kmem.codegen.text.definitions import define
 from kmem.problem.operators.expressions import order_helpers
+from kmem.problem.sizes import dense_strides
 from kmem.recipes import Emission, Settings, Space
 from kmem.records import Device
 
@@ -40,7 +41,7 @@ def emit_pointwise(region: Region, settings: Settings) -> Emission:
 
 def _constants(region: Region, block: int) -> dict[str, object]:
     """Every constexpr argument by name."""
-    dense = _dense_strides(region)
+    dense = dense_strides([axis.size for axis in region.axes])
     constants: dict[str, object] = {"N": region.rows}
     constants |= {f"D{axis}": region.axes[axis].size for axis in range(len(region.axes))}
     for item in (*region.loads, *region.stores):
@@ -54,7 +55,7 @@ def _constants(region: Region, block: int) -> dict[str, object]:
 
 
 def _body(region: Region, *, streams: bool) -> list[str]:
-    dense = _dense_strides(region)
+    dense = dense_strides([axis.size for axis in region.axes])
     lines = [
         "pid = tl.program_id(0)",
         "if WIDE:",
@@ -91,14 +92,6 @@ def _store(store: Store, dense: tuple[int, ...]) -> str:
 def _name(item: Load | Store) -> str:
     """What the strides of an operand are named after."""
     return item.name if isinstance(item, Load) else f"q{item.output}"
-
-
-def _dense_strides(region: Region) -> tuple[int, ...]:
-    strides, step = [], 1
-    for axis in reversed(region.axes):
-        strides.append(step)
-        step *= axis.size
-    return tuple(reversed(strides))
 
 
 def _decode(rank: int) -> list[str]:

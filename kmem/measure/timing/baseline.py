@@ -21,9 +21,9 @@ from kmem.measure.timing.gpu_clock import (
     LoadedModule,
     sample_times,
 )
-from kmem.measure.timing.statistics import BATCHES, summarize_samples
+from kmem.measure.timing.statistics import summarize_samples, take_steady
 from kmem.measure.worker.commands import Run
-from kmem.records import Baseline, Status, Timing
+from kmem.records import Baseline, Status
 
 #: Baseline name -> torch.compile mode; None is eager. CUDA graphs are left out: no candidate has
 #: them either.
@@ -125,22 +125,25 @@ def time_baseline(
         limit_s: seconds from now; one that is not timed by then is `timed_out`.
     """
     deadline = time.monotonic() + limit_s
-    taken: list[Timing] = []
+    failures: list[Baseline] = []
 
-    def take() -> None:
-        batch = Batch(inputs, SAMPLES, warmup=WARMUP_CALLS)
-        with lease.hold(exclusive=True, purpose="timing baselines") if lease else nullcontext():
-            times = sample_times(baseline, batch, _settings(l2_bytes, deadline))
-        taken.append(summarize_samples(times.event_ms))
+    def take() -> list[float]:
+        samples: list[float] = []
 
-    failed = _failure_of(take, baseline.key, limit_s)
-    while failed is None and not taken[-1].is_steady and len(taken) < BATCHES:
-        failed = _failure_of(take, baseline.key, limit_s)
-    if not taken:
-        assert failed is not None, "a batch ends in times or in a failure"
-        return failed
-    quickest = min(taken, key=lambda timing: timing.latency_ms)
-    return Baseline(baseline.key, quickest, estimated=False)
+        def step() -> None:
+            batch = Batch(inputs, SAMPLES, warmup=WARMUP_CALLS)
+            with lease.hold(exclusive=True, purpose="timing baselines") if lease else nullcontext():
+                taken = sample_times(baseline, batch, _settings(l2_bytes, deadline))
+            samples.extend(taken.event_ms)
+
+        failed = _failure_of(step, baseline.key, limit_s)
+        failures.extend([failed] if failed is not None else [])
+        return samples
+
+    samples = take_steady(take)
+    if not samples:
+        return failures[0]
+    return Baseline(baseline.key, summarize_samples(samples), estimated=False)
 
 
 def _settings(l2_bytes: int, deadline: float) -> ClockSettings:

@@ -38,18 +38,21 @@ GRAPH_BELOW_MS = 0.05
 
 
 #: Times that spread as a busy host's do are taken again, so often in all.
-BATCHES = 4
+_BATCHES = 4
 
 
 def take_steady(take: Callable[[], Sequence[float]]) -> Sequence[float]:
     """Samples, taken again until a batch of them is steady: those of the quickest batch.
 
-    For ranking: a verdict is timed in pairs, and takes no batch again for its times.
+    For ranking, and for baselines: a verdict is timed in pairs, and takes no batch again for its
+    times. A batch that fails is empty; it is the last, and none but empty ones make no samples.
     """
-    batches = [take()]
-    while len(batches) < BATCHES and not summarize_samples(batches[-1]).is_steady:
-        batches.append(take())
-    return min(batches, key=lambda batch: float(np.median(batch)))
+    batches: list[Sequence[float]] = []
+    while len(batches) < _BATCHES and (batch := take()):
+        batches.append(batch)
+        if summarize_samples(batch).is_steady:
+            break
+    return min(batches, key=lambda batch: float(np.median(batch)), default=())
 
 
 def summarize_samples(samples_ms: Sequence[float]) -> Timing:

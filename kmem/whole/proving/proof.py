@@ -11,6 +11,7 @@ anew.
   the operators that its kernel replaces, which proves all that is around the kernels.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -158,6 +159,11 @@ class Proof:
         """
         found = [self.gain(graph=graph) for graph in (False, True)]
         return not self.gains or any(each is not None and each[2] > 1 for each in found)
+
+
+def read_proof(text: str) -> Proof | None:
+    """What a run's state keeps of a proof; None where it keeps none."""
+    return Proof(**json.loads(text)) if text else None
 
 
 def prove(
