@@ -118,6 +118,35 @@ def test_extracted_pieces_shrink_with_their_weights(tmp_path: Path) -> None:
     assert sum(each.numel() for each in model_.parameters()) < MAX_SMALL_PARAMETERS
 
 
+@pytest.mark.parametrize(("kind", "first"), [("LSTM", True), ("GRU", False)])
+def test_a_recurrent_piece_refuses_another_batch_than_its_state(
+    kind: str, first: bool, tmp_path: Path
+) -> None:
+    """As its module would; the operator itself writes beyond the state, and aborts the process."""
+    model = tmp_path / "recurrent.py"
+    model.write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        f"        self.cell = torch.nn.{kind}(8, 16, batch_first={first})\n"
+        "    def forward(self, x):\n"
+        "        return torch.relu(self.cell(x)[0])\n"
+        "def get_inputs():\n"
+        "    return [torch.randn(3, 5, 8)]\n",
+        encoding="utf-8",
+    )
+    listed = run("extract", str(model), str(tmp_path / "out"), "--target", "h200").split()
+    module = execute_problem(load_problem(Path(listed[0])))
+    piece, (x,) = build_model(module, "cpu"), build_inputs(module, "cpu")
+    assert piece(x).shape == (3, 5, 16)
+    axis = 0 if first else 1
+    with pytest.raises(ValueError, match="another batch than the input"):
+        piece(torch.cat([x, x], axis))
+    longer = torch.cat([x, x], 1 - axis)
+    assert piece(longer).shape[1 - axis] == 2 * x.shape[1 - axis]
+
+
 def test_a_piece_draws_values_as_they_are_spread_in_the_model(tmp_path: Path) -> None:
     place = tmp_path / "spread.py"
     place.write_text(

@@ -41,6 +41,7 @@ def get_init_inputs():
     return [{given}]
 '''
 _RESERVED = ("self", "torch")
+_RECURRENCES = {f"aten.{kind}.input" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ def _write_forward(graph: OpGraph, sizes: Sizes) -> Iterator[str]:
         }
         used += [name for text in written.values() for name in _names(text)]
         swapped = {where: Literal(_size(text)) for where, text in written.items()}
+        lines += _checks_of(graph, node)
         lines.append(_write_node(graph, with_sizes(renamed(node), swapped)))
     yield from (f"{name} = self.{name}" for name in dict.fromkeys(used))
     if any(DEVICE.expression in line for line in lines):
@@ -223,6 +225,22 @@ def _write_forward(graph: OpGraph, sizes: Sizes) -> Iterator[str]:
     yield from lines
     outputs = ", ".join(python_name(name) for name in graph.outputs)
     yield f"return ({outputs},)" if graph.returns_tuple else f"return {outputs}"
+
+
+def _checks_of(graph: OpGraph, node: Node) -> Iterator[str]:
+    """What the module that a recurrence stands for checks and the operator does not.
+
+    On the CPU the operator writes beyond its state if the input has more rows than the state.
+    """
+    if node.target not in _RECURRENCES:
+        return
+    value, states = node.args[:2]
+    state = states[0] if isinstance(states, tuple) else states
+    if len(graph.spec(value.name).shape) == 3:
+        axis = 0 if node.args[-1] is True or node.kwargs.get("batch_first") is True else 1
+        rows, held = python_name(value.name), python_name(state.name)
+        yield f"if {rows}.shape[{axis}] != {held}.shape[1]:"
+        yield '    raise ValueError("the state is of another batch than the input")'
 
 
 def _size(expression: str) -> str:
