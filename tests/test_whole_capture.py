@@ -75,7 +75,7 @@ def test_a_plan_says_that_its_time_lacks_what_values_decide(
 ) -> None:
     captured = capture(read_source(model_named(name, tmp_path)))
     cost = estimate_cost(captured, H200, Contract())
-    said = describe_plan(captured, cost, [], H200, 3.0).splitlines()[0]
+    said = describe_plan(captured, cost, [], [], H200, 3.0).splitlines()[0]
     assert ("(estimated, without what is left as it is written)" in said) is partly
     assert ("(estimated)" in said) is not partly
 

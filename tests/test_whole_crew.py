@@ -18,7 +18,7 @@ from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Budget, RunState
 from kmem.run.directory import RunDirectory
 from kmem.run.setup.settings import RunSettings
-from kmem.whole.optimizing import _go_through_pieces, optimize_model
+from kmem.whole.optimizing import _go_through_pieces, next_piece, optimize_model
 from kmem.whole.state import ModelSettings, PieceState, PieceStatus, read_state
 from kmem.whole.trying import PieceCrew, Trials
 
@@ -61,6 +61,64 @@ def test_pieces_are_tried_at_once_and_each_once(tmp_path: Path) -> None:
     assert state.finished == "every piece was tried"
     assert [piece.status for piece in state.pieces] == [PieceStatus.DROPPED] * 3
     assert read_state(tmp_path).pieces == state.pieces
+
+
+class Scripted(Two):
+    """What becomes of a piece is told before."""
+
+    at_once = 1
+
+    def __init__(self, became: dict[str, PieceStatus]) -> None:
+        super().__init__()
+        self._became = became
+        self.minutes: dict[str, float] = {}
+
+    def begin(self, piece: PieceState, told: RunSettings) -> PieceState:
+        self.minutes[piece.name] = told.budget.minutes
+        return super().begin(piece, told)
+
+    def ended(self) -> PieceState:
+        piece = super().ended()
+        return replace(piece, status=self._became.get(piece.name, piece.status), kernel_ms=1.0)
+
+
+@pytest.mark.parametrize(
+    ("became", "tried", "parts"),
+    [
+        ({"all": PieceStatus.KEPT}, ["all", "apart"], ["all", "apart"]),
+        ({}, ["all", "p1", "p2", "apart"], ["p1", "p2", "apart"]),
+    ],
+)
+def test_pieces_of_a_stretch_are_tried_if_it_is_not_kept(
+    became: dict[str, PieceStatus], tried: list[str], parts: list[str], tmp_path: Path
+) -> None:
+    pieces = (
+        PieceState("all", "", (), 1, 5.0, 0.01, (), holds=("p1", "p2")),
+        PieceState("p1", "p1", (), 1, 2.0, 0.01, ()),
+        PieceState("p2", "p2", (), 1, 1.9, 0.01, ()),
+        PieceState("apart", "apart", (), 1, 0.5, 0.01, ()),
+    )
+    state = replace(state_of(tmp_path), pieces=pieces)
+    model = SimpleNamespace(say=lambda text: None, present=False, directory=RunDirectory(tmp_path))
+    trials = Scripted(became)
+    beginning = SimpleNamespace(settle=lambda state, wait: state)
+    state = _go_through_pieces(model, state, lambda: 0.0, trials, beginning)
+    assert [name for what, name in trials.heard if what == "began"] == tried
+    assert [piece.name for piece in state.parts] == parts
+    assert trials.minutes["all"] == pytest.approx(0.6 * state.settings.minutes)
+
+
+def test_pieces_of_a_stretch_that_is_being_tried_wait(tmp_path: Path) -> None:
+    pieces = (
+        PieceState("all", "", (), 1, 5.0, 0.01, (), PieceStatus.RUNNING, holds=("p1",)),
+        PieceState("p1", "p1", (), 1, 2.0, 0.01, ()),
+        PieceState("apart", "apart", (), 1, 0.5, 0.01, ()),
+    )
+    state = replace(state_of(tmp_path), pieces=pieces)
+    assert next_piece(state, 3.0, {"all"})[0].name == "apart"
+    begun = {"p1": PieceStatus.RUNNING, "all": PieceStatus.WAITING}
+    taken = tuple(replace(each, status=begun.get(each.name, each.status)) for each in pieces)
+    assert next_piece(replace(state, pieces=taken), 3.0, {"p1"})[0].name == "apart"
 
 
 def test_how_many_pieces_at_once_is_refused_where_they_run_one_after_another(

@@ -20,7 +20,7 @@ from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Contract
 from kmem.whole.accounting.account import account_for
 from kmem.whole.accounting.measured import measure_cost
-from kmem.whole.cutting.pieces import estimate_cost, find_pieces
+from kmem.whole.cutting.pieces import estimate_cost, find_pieces, find_stretches, holds
 from kmem.whole.cutting.values import given_values
 from kmem.whole.graphs.capture import build_real, capture
 from kmem.whole.graphs.source import read_source
@@ -116,6 +116,56 @@ def test_extracted_pieces_shrink_with_their_weights(tmp_path: Path) -> None:
     model_, inputs = build_model(module, "cpu"), build_inputs(module, "cpu")
     assert tuple(model_(*inputs).shape[:2]) == (3, 7)
     assert sum(each.numel() for each in model_.parameters()) < MAX_SMALL_PARAMETERS
+
+
+def test_a_stretch_is_the_model_as_memory_knows_it(tmp_path: Path) -> None:
+    """All pieces lie in it, and its file has the graph of the model as a problem."""
+    model = tmp_path / "wide.py"
+    model.write_text(WIDE, encoding="utf-8")
+    captured = capture(read_source(str(model)))
+    cost = estimate_cost(captured, H200, Contract())
+    groups = find_pieces(captured, cost, H200, Contract())
+    (stretch,) = find_stretches(captured, cost, H200, Contract())
+    assert len(groups) > 1 and all(holds(stretch, group) for group in groups)
+    assert stretch.total_ms == pytest.approx(sum(group.total_ms for group in groups))
+    graph = trace_problem(execute_problem(load_problem(model)))
+    assert stretch.graph.hash == graph.hash
+    assert "As one problem first: " in run("plan", str(model), "--target", "h200")
+
+
+def test_what_stays_the_librarys_ends_a_stretch(tmp_path: Path) -> None:
+    model = model_named("norms", tmp_path)  # in training, they count their calls
+    captured = capture(read_source(model, mode="train"))
+    cost = estimate_cost(captured, H200, Contract())
+    written = {
+        node.name
+        for node in captured.segments[0].graph.nodes
+        if node.target.startswith("aten.add_")
+    }
+    for stretch in find_stretches(captured, cost, H200, Contract()):
+        assert not written & set(stretch.places[0].piece.nodes)
+
+
+WIDE = """
+import torch
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(32, 32)  # registered before what runs before it
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(5))
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.last(x)
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Block(), Block()
+    def forward(self, x):
+        return self.second(torch.sigmoid(self.first(x)))
+def get_inputs():
+    return [torch.randn(64, 32)]
+"""
 
 
 @pytest.mark.parametrize(("kind", "first"), [("LSTM", True), ("GRU", False)])

@@ -107,8 +107,9 @@ class Beginning:
             state = replace(state, beginning=json.dumps(asdict(proof)), proof_s=seconds)
         before = read_proof(state.beginning)
         if self._ways is not None and self._ways.done() and before is not None:
-            ways, _ = self._ways.result()
+            ways, seconds = self._ways.result()
             self._ways = None
+            state = replace(state, compile_s=seconds)
             if not ways.passed:  # a report without it would say that it was beaten
                 ways = Proof(True, "", missing={_WAY: ways.reason})
             state = replace(state, beginning=json.dumps(asdict(with_baselines(before, ways))))

@@ -26,8 +26,11 @@ from kmem.whole.state import ModelState, PieceState, PieceStatus, write_state
 
 #: The whole must be faster by so much with a piece than without, beyond what timings vary.
 _KEPT_BELOW = 0.995
-#: What a proof gets at least, in seconds, and what of it stays for all but compiled ways.
-_LEAST_PROOF_S, _BESIDE_COMPILING_S = 60.0, 30.0
+#: What a proof gets at least, in seconds.
+_LEAST_PROOF_S = 60.0
+#: What of it stays for all but compiled ways: as long as so many of the model to itself; where that
+#: is not known, in seconds. Guesses.
+_PROOFS, _BESIDE_COMPILING_S = 1.5, 30.0
 #: What is compiled last, for it is chosen by timing on a GPU that nobody else may have meanwhile.
 _LAST = "max_autotune"
 
@@ -123,8 +126,9 @@ def _was_ended(proof: Proof) -> bool:
 
 
 def _limit_s(state: ModelState) -> float:
-    """Seconds for one more proof, so that a second one has time, too."""
-    return min(LONGEST_PROOF_S, max(_LEAST_PROOF_S, state.left_s(state.seconds) / 2))
+    """Seconds for one more proof, so that a second one, which compiles nothing, has time, too."""
+    second_s = _PROOFS * state.proof_s
+    return min(LONGEST_PROOF_S, max(_LEAST_PROOF_S, state.left_s(state.seconds) - second_s))
 
 
 def why_dropped(proof: Proof, name: str) -> str:
@@ -187,7 +191,8 @@ def _untimed(state: ModelState, beginning: Proof | None) -> tuple[str, ...]:
 
 def _compile_s(state: ModelState, limit_s: float) -> float:
     """Of so many seconds for a proof, those for compiled ways."""
-    return min(LONGEST_COMPILE_S, max(1.0, limit_s - 1.5 * state.proof_s - _BESIDE_COMPILING_S))
+    beside_s = _PROOFS * state.proof_s or _BESIDE_COMPILING_S
+    return min(LONGEST_COMPILE_S, max(1.0, limit_s - beside_s))
 
 
 def _with_last_way(model: OpenModel, state: ModelState, beginning: Proof | None) -> ModelState:

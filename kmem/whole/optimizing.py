@@ -1,8 +1,10 @@
 """A run on a model: piece by piece, as long as it pays, and put together again.
 
-The pieces are tried by expected seconds saved per second spent, which are ranked again after each:
-what the kernels so far reached of their bounds says what the next may reach. A piece is kept if the
-whole gets faster. Every step is in the run's directory, and each piece's run in memory, so that a
+The whole forward is tried first, as one problem: what several pieces make up that run one after
+another, with fusion across them. Where it has no kernel that makes the model faster its pieces are
+tried, by expected seconds saved per second spent, which are ranked again after each: what the
+kernels so far reached of their bounds says what the next may reach. A piece is kept if the whole
+gets faster. Every step is in the run's directory, and each piece's run in memory, so that a
 killed run goes on where it was.
 """
 
@@ -24,6 +26,8 @@ from kmem.whole.cutting.pieces import (
     EXPECTED_SPEED_OF_LIGHT,
     PieceGroup,
     find_pieces,
+    find_stretches,
+    holds,
 )
 from kmem.whole.graphs.capture import capture
 from kmem.whole.graphs.source import absolute_name, read_source
@@ -42,9 +46,11 @@ from kmem.whole.trying import PieceCrew, Trials, TrialsHere, TrialsThere
 
 #: Of a model that falls into more, as an unrolled recurrence does, those that take most.
 MOST_PIECES = 24
-#: What the last proof takes: as long as so many of the model to itself, for it compiles other ways
-#: to run it; between bounds in seconds. Guesses.
-_PROOFS, _PROOF_S = 3.0, (45.0, 150.0)
+#: What the last proof takes: as long as so many of the model to itself, and so much for what it
+#: compiles; between bounds in seconds, the higher one a share of all. Guesses.
+_PROOFS, _COMPILES, _LEAST_PROOF_S, _MOST_PROOF = 3.0, 1.3, 45.0, 0.35
+#: Of the time that is left, what a stretch gets at most, so that its pieces have some if it fails.
+_STRETCH = 0.6
 #: A run of a piece is not begun with less, in minutes.
 _LEAST_MINUTES = 0.2
 #: In which a piece's first kernel is written, compiled, judged and verified. A guess from runs on
@@ -86,7 +92,9 @@ def optimize_model(
             say(f"The run in {root} has finished: {known.finished}; nothing is done again.")
             return ModelResult(root, known)
         say(f"going on with the run in {root}")
-    model, state = _open(settings, root, registry, watch, say)
+    # workers try many pieces at once, and gradients are computed again by pieces
+    whole_first = crew is None and not settings.backward
+    model, state = _open(settings, root, registry, watch, say, whole_first=whole_first)
     if known is not None:
         state = known
     else:
@@ -138,8 +146,9 @@ def _left_minutes(state: ModelState, spent_s: float) -> float:
     Where everything has to end within some minutes, the last proof has its part of them.
     """
     left = state.settings.minutes - (spent_s - state.began_s) / 60
-    low, high = _PROOF_S
-    proof_s = min(high, max(low, state.proof_s * _PROOFS))
+    proof_s = max(_LEAST_PROOF_S, state.proof_s * _PROOFS + state.compile_s * _COMPILES)
+    if state.settings.within is not None:
+        proof_s = min(proof_s, max(_LEAST_PROOF_S, state.settings.within * 60 * _MOST_PROOF))
     return min(left, (state.left_s(spent_s) - proof_s) / 60)
 
 
@@ -161,8 +170,14 @@ def _open(
     registry: Registry,
     watch: Watch,
     say: Callable[[str], None],
+    *,
+    whole_first: bool,
 ) -> tuple[OpenModel, ModelState]:
-    """Capture, cut, and write the pieces as problem files; the state of a run that begins."""
+    """Capture, cut, and write the pieces as problem files; the state of a run that begins.
+
+    Args:
+        whole_first: whether a run that begins tries what several pieces make up before these.
+    """
     contract = settings.piece.contract
     device, present = resolve_target(settings.piece.target)
     source = read_source(settings.model, settings.inputs, mode=settings.mode)
@@ -170,11 +185,12 @@ def _open(
     cost = find_cost(source, captured, device, contract, present=present)
     known = read_state(root)
     groups = find_pieces(captured, cost, device, contract)
+    stretches = find_stretches(captured, cost, device, contract)
     if known is None:
-        groups = groups[:MOST_PIECES]
+        groups = (*(stretches if whole_first else ()), *groups[:MOST_PIECES])
     else:  # times that are measured anew rank them otherwise
         names = {piece.name for piece in known.pieces}
-        groups = tuple(group for group in groups if group.name in names)
+        groups = tuple(group for group in (*stretches, *groups) if group.name in names)
     directory = RunDirectory(root)
     pieces = RunDirectory(root / "pieces")
     if known is None:
@@ -200,13 +216,15 @@ def _open(
         tuple(_piece_state(model, group) for group in groups),
         captured.left,
     )
-    say(f"{captured.name}: {len(groups)} pieces in {root}")
+    say(f"{captured.name}: {len(state.parts)} pieces in {root}")
     return model, state
 
 
 def _piece_state(model: OpenModel, group: PieceGroup) -> PieceState:
     module = execute_problem(load_problem(model.file(group.name)))
     init = tuple(module.get_init_inputs())
+    others = (each for each in model.groups.values() if each is not group)
+    held = tuple(each.name for each in others if holds(group, each)) if group.several else ()
     return PieceState(
         group.name,
         group.module,
@@ -215,6 +233,7 @@ def _piece_state(model: OpenModel, group: PieceGroup) -> PieceState:
         group.eager_ms,
         group.least_ms,
         init,
+        holds=held,
     )
 
 
@@ -241,6 +260,8 @@ def _go_through_pieces(
         if is_kept:
             state = hold_to_the_whole(model, replace(state, seconds=spent_s()), piece.name)
         spent = next(each for each in state.pieces if each.name == piece.name)
+        if spent.status is PieceStatus.KEPT:
+            state = state.without_held(spent)
         seconds = spent.seconds + time.monotonic() - began.pop(piece.name)
         state = replace(state.with_piece(replace(spent, seconds=seconds)), seconds=spent_s())
         write_state(model.directory, state)
@@ -279,6 +300,8 @@ def _minutes_for(state: ModelState, piece: PieceState, left_minutes: float) -> f
     all_ms = sum(_expected(state, each) for each in waiting) or 1.0
     share = left_minutes * _expected(state, piece) / all_ms
     most = min(left_minutes, state.settings.piece.budget.minutes)
+    if piece.holds:
+        most = share = left_minutes * _STRETCH
     return max(_LEAST_MINUTES, min(most, max(share, _FIRST_MINUTES)))
 
 
@@ -315,7 +338,14 @@ def next_piece(
     ]
     if begun:
         return begun[0], ""
-    waiting = [each for each in state.pieces if each.status is PieceStatus.WAITING]
+    busy = {name for each in state.pieces if each.name in tried for name in each.holds}
+    waiting = [
+        each
+        for each in state.pieces
+        if each.status is PieceStatus.WAITING
+        and each.name not in busy
+        and not set(each.holds) & set(tried)
+    ]
     if not waiting:
         return None, "every piece was tried"
     if left_minutes < _LEAST_MINUTES:

@@ -59,7 +59,7 @@ class ModelResult:
         return bind(model, composed)
 
     def __str__(self) -> str:
-        kept, tried = len(self.state.kept), len(self.state.pieces)
+        kept, tried = len(self.state.kept), len(self.state.parts)
         proof = self.proof
         if proof is None or not self.is_proved:
             none = f"{self.state.name}: no kernel makes the whole faster ({self.state.finished})"
@@ -70,11 +70,14 @@ class ModelResult:
             for gain in (proof.gain(graph=False), proof.gain(graph=True))
             if gain is not None
         ]
+        by = f"kernels for {kept} of {tried} pieces"
+        if tried == 1 and self.state.kept[0].holds:
+            by = "kernels for all of it as one problem"
         rest = ", the rest compiled around them" if proof.rest == COMPILED_REST else ""
         beside = f"; beside the best launched alike {', '.join(ways)}" if ways else ""
         return (
             f"{self.state.name} on {self.state.device}: {self.speedup:.2f}x of eager, {kind}, by "
-            f"kernels for {kept} of {tried} pieces{rest}{beside}; proved: {proof.how}"
+            f"{by}{rest}{beside}; proved: {proof.how}"
         )
 
     def _fastest_way(self) -> str:

@@ -43,6 +43,7 @@ class PieceState:
     kernel_ms: float | None = None
     seconds: float = 0.0
     reason: str = ""
+    holds: tuple[str, ...] = ()  # of a stretch, the pieces that it is made of
 
     @property
     def saved_ms(self) -> float:
@@ -85,6 +86,7 @@ class ModelState:
     seconds: float = 0.0
     finished: str = ""  # why it stopped
     proof_s: float = 0.0  # that holding the model to itself took
+    compile_s: float = 0.0  # that its compiled form took, timings included
     beginning: str = ""  # JSON of the proof of the model without kernels, with its baselines
     proof: str = ""  # JSON of the proof of the whole
 
@@ -94,7 +96,12 @@ class ModelState:
         return replace(self, pieces=pieces)
 
     def with_tried(self, piece: PieceState) -> "ModelState":
-        """The state after a piece's run, whose clock's time for eager counts in the whole's too."""
+        """The state after a piece's run, whose clock's time for eager counts in the whole's too.
+
+        A stretch's does if it is kept: else its pieces' do, which are tried.
+        """
+        if piece.holds and piece.status is not PieceStatus.KEPT:
+            return self.with_piece(piece)
         before = next(each for each in self.pieces if each.name == piece.name)
         more_ms = (piece.eager_ms - before.eager_ms) * piece.calls
         return replace(self.with_piece(piece), total_ms=self.total_ms + more_ms)
@@ -103,6 +110,27 @@ class ModelState:
         """Seconds that are left of `within`; endless without."""
         within = self.settings.within
         return float("inf") if within is None else within * 60 - spent_s
+
+    def without_held(self, stretch: PieceState) -> "ModelState":
+        """The state in which nothing that a stretch holds is tried: the stretch is kept."""
+        reason = f"it is in {stretch.name}"
+        pieces = (
+            replace(each, status=PieceStatus.DROPPED, reason=reason)
+            if each.name in stretch.holds and each.status is PieceStatus.WAITING
+            else each
+            for each in self.pieces
+        )
+        return replace(self, pieces=tuple(pieces))
+
+    @property
+    def parts(self) -> tuple[PieceState, ...]:
+        """Pieces that do not overlap: a stretch that is kept in the place of what it holds."""
+        held = {name for each in self.kept for name in each.holds}
+        return tuple(
+            each
+            for each in self.pieces
+            if each.name not in held and (not each.holds or each.status is PieceStatus.KEPT)
+        )
 
     @property
     def kept(self) -> tuple[PieceState, ...]:

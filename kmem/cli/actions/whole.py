@@ -21,7 +21,7 @@ from kmem.whole.accounting.account import Account, account_for, breakdown_of
 from kmem.whole.accounting.measured import find_cost
 from kmem.whole.accounting.remembered import remembered_pieces
 from kmem.whole.cutting.extract import describe_pieces, write_pieces
-from kmem.whole.cutting.pieces import Cost, PieceGroup, find_pieces
+from kmem.whole.cutting.pieces import Cost, PieceGroup, find_pieces, find_stretches
 from kmem.whole.graphs.capture import Captured, capture
 from kmem.whole.graphs.source import ModelSource, read_source
 
@@ -92,6 +92,10 @@ def show_plan(model: str, options: ModelOptions, piece_minutes: float, *, as_jso
     with Memory() as memory:
         known = remembered_pieces(memory, found.groups, device, options.contract.contract)
     rows = describe_pieces(found.groups, found.total_ms, known)
+    terms = options.contract.contract
+    stretches = describe_pieces(
+        find_stretches(captured, found.cost, device, terms), found.total_ms, {}
+    )
     if as_json:
         data = {
             "model": captured.name,
@@ -99,12 +103,13 @@ def show_plan(model: str, options: ModelOptions, piece_minutes: float, *, as_jso
             "estimated": found.cost.estimated,
             "total_ms": found.total_ms,
             "piece_minutes": piece_minutes,
+            "stretches": stretches,
             "pieces": rows,
             "left": [list(each) for each in captured.left],
         }
         click.echo(json.dumps(data))
         return
-    click.echo(describe_plan(captured, found.cost, rows, device, piece_minutes))
+    click.echo(describe_plan(captured, found.cost, rows, stretches, device, piece_minutes))
 
 
 def extract_pieces(model: str, directory: Path, options: ExtractOptions) -> None:

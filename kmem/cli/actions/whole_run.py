@@ -164,6 +164,7 @@ def _data(result: ModelResult) -> dict[str, object]:
         "stopped": state.finished,
         "began_s": state.began_s,
         "seconds": state.seconds,
+        "parts": [piece.name for piece in state.parts],
         "pieces": [
             {
                 "name": piece.name,
@@ -175,6 +176,7 @@ def _data(result: ModelResult) -> dict[str, object]:
                 "saved_ms": piece.saved_ms,
                 "run": piece.run,
                 "reason": piece.reason,
+                "holds": list(piece.holds),
             }
             for piece in state.pieces
         ],

@@ -73,15 +73,21 @@ def describe_plan(
     captured: Captured,
     cost: Cost,
     rows: Sequence[dict[str, Any]],
+    stretches: Sequence[dict[str, Any]],
     device: Device,
     piece_minutes: float,
 ) -> str:
-    """The pieces in the order in which a run would take them."""
+    """What is tried as one problem, and the pieces in the order in which a run would take them."""
     total, kind = cost.total_ms(captured), "estimated" if cost.estimated else "measured"
     # what values decide is in no graph, and so in no time either
     kind += ", without what is left as it is written" if captured.left else ""
     lines = [
         f"{captured.name} on {device.name}: {_ms(total)} a forward ({kind}), {len(rows)} pieces",
+        *(
+            f"As one problem first: {len(row['operators'])} operators, {_ms(row['eager_ms'])}, "
+            f"saves about {_ms(row['saved_ms'])}"
+            for row in stretches
+        ),
         f"{'Piece':<36} {'calls':>6} {'time':>10} {'share':>6} {'saves about':>12} {'minutes':>8}",
     ]
     ranked = sorted(rows, key=lambda row: -row["saved_ms"])

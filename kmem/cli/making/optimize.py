@@ -60,8 +60,9 @@ def optimize(
     produced; 3: nothing beat the best baseline; 130: interrupted, and `kmem runs resume` goes on.
 
     MODEL is a whole model: problem.py:factory, package:Class(arguments), a config.json of Hugging
-    Face transformers, or a problem file with --pieces. Its pieces are runs of their own, tried
-    as long as they pay; composed/ in the run directory is what `kmem.load` and `kmem.apply` take.
+    Face transformers, or a problem file with --pieces. It is tried as one problem, then its pieces,
+    as long as they pay, each a run of its own; composed/ in the run directory is what `kmem.load`
+    and `kmem.apply` take.
     The same command with the same --out goes on with a run that was ended, or that has finished
     if it is given more minutes. It counts as won if the whole beats the fastest of eager,
     torch.compile and max-autotune launched alike: as they are called, or each as one CUDA graph.

@@ -48,8 +48,9 @@ class PieceOptions:
     pieces: bool = option(
         "--pieces",
         is_flag=True,
-        help="Cut the model into pieces, make those fast that pay most, and put it together again; "
-        "what is done for any model that is no problem file.",
+        help="Make the model fast as one problem or, where that fails, cut it into pieces, make "
+        "those fast that pay most, and put it together again; what is done for any model that is "
+        "no problem file.",
     )
     inputs: tuple[str, ...] = input_option()
     piece_minutes: float = option(
@@ -57,8 +58,9 @@ class PieceOptions:
         type=click.FloatRange(min=0, min_open=True),
         default=3.0,
         show_default=True,
-        help="Most minutes for one piece; --minutes are those of all pieces, by default 30. Before "
-        "them up to 4 go to the model's baselines, on a GPU.",
+        help="Most minutes for one piece; --minutes are those of all pieces, by default 30, of "
+        "which the whole as one problem gets up to six tenths. Before them up to 4 go to the "
+        "model's baselines, on a GPU.",
     )
     within: float | None = option(
         "--within",

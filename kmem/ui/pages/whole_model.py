@@ -77,7 +77,7 @@ def _facts(state: ModelState, origin: Origin) -> list[Fact]:
     kept = len(state.kept)
     return [
         Fact("One eager forward", describe_ms(state.total_ms), "by its operators", origin.kind),
-        Fact("With kernels", describe_ms(after_ms), f"{kept} of {len(state.pieces)} pieces kept"),
+        Fact("With kernels", describe_ms(after_ms), f"{kept} of {len(state.parts)} pieces kept"),
         Fact("Faster by", describe_factor(state.total_ms / after_ms) if after_ms > 0 else "–"),
         Fact("Spent", f"{state.seconds / 60:.1f} min", f"of {state.settings.minutes:g}"),
     ]

@@ -151,7 +151,7 @@ def _part_tile(part: TimePart, whole: Breakdown, area: _Area) -> Tile:
 
 def draw_pieces(state: ModelState) -> Treemap | None:
     """The pieces of a model by the time that eager takes for them; shades say how each stands."""
-    shown = [_standing(piece) for piece in state.pieces if piece.eager_ms > 0]
+    shown = [_standing(piece) for piece in state.parts if piece.eager_ms > 0]
     rest = state.total_ms - sum(each.time_ms for each in shown)
     if rest > _REST_SHOWN * state.total_ms:
         shown.append(_Standing("in no piece", rest, len(PieceStatus), "left to the library"))

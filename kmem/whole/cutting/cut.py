@@ -6,10 +6,13 @@ attention, recurrences) is one piece, a larger one is cut into its parts. Light 
 feeds them, or what they feed where they reduce. A loop over time (loops.py) is one piece, and so is
 a chunked scan (scans.py). Views are not handed from piece to piece: who reads one makes it anew of
 what it views.
+
+A stretch is all that runs between operators that must stay the library's: of most models, all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.row import Convolution, Product, Reduction, Scan
@@ -22,8 +25,9 @@ from kmem.whole.graphs.tidying import changes_what_it_reads
 
 #: Heavy operators of a piece: an attention has its four projections and the attention itself.
 MOST_HEAVY = 6
-#: Nodes of a piece that are no views.
-MOST_NODES = 48
+#: Nodes of a piece that are no views, and of a stretch: writing kernels for DenseNet121, of 430,
+#: takes most of 2 minutes.
+MOST_NODES, MOST_IN_STRETCH = 48, 800
 
 #: Heavy operators that the table of operators has no row for.
 _HEAVY_NAMES = ("attention", "lstm", "gru", "rnn_", "einsum", "matmul", "mm", "conv", "fft")
@@ -78,6 +82,27 @@ def cut(graph: OpGraph, costs: Mapping[str, float]) -> tuple[Piece, ...]:
     runs += _split(graph, costs, _Run(before, len(graph.nodes)), "")
     found = [_piece(graph, nodes, costs) for run in runs for nodes in _without_writing(graph, run)]
     return tuple(piece for piece in found if piece is not None)
+
+
+def stretches(graph: OpGraph, costs: Mapping[str, float]) -> tuple[Piece, ...]:
+    """All that runs between what must stay the library's, where it is several pieces.
+
+    Args:
+        costs: of each node by name, in milliseconds; views cost nothing.
+    """
+    # in the model's own order: memory then knows it as the model when that is a problem itself
+    order = {each.name: place for place, each in enumerate(graph.placeholders)}
+    found = [
+        _piece(graph, nodes, costs, order)
+        for nodes in _without_writing(graph, _Run(0, len(graph.nodes)))
+        if sum(costs[node.name] > 0 for node in nodes) <= MOST_IN_STRETCH
+    ]
+    parts = [set(piece.nodes) for piece in cut(graph, costs)]
+    return tuple(
+        piece
+        for piece in found
+        if piece is not None and sum(part <= set(piece.nodes) for part in parts) > 1
+    )
 
 
 def _whole_stretches(graph: OpGraph) -> list[Loop]:
@@ -197,8 +222,17 @@ def _fits(graph: OpGraph, costs: Mapping[str, float], one: _Run, other: _Run) ->
 # --- a run as a problem
 
 
-def _piece(graph: OpGraph, nodes: Sequence[Node], costs: Mapping[str, float]) -> Piece | None:
-    """None for what is no problem: nothing to compute, or no tensor given."""
+def _piece(
+    graph: OpGraph,
+    nodes: Sequence[Node],
+    costs: Mapping[str, float],
+    order: Mapping[str, int] = MappingProxyType({}),
+) -> Piece | None:
+    """None for what is no problem: nothing to compute, or no tensor given.
+
+    Args:
+        order: in which parameters and buffers stand; else as they are read.
+    """
     inside = {node.name for node in nodes}
     if not any(costs[node.name] > 0 for node in nodes):
         return None
@@ -223,7 +257,7 @@ def _piece(graph: OpGraph, nodes: Sequence[Node], costs: Mapping[str, float]) ->
     if not any(each.spec is not None for each in inputs):
         return None
     held = [each for each in placeholders if each.kind != "input"]
-    held.sort(key=lambda each: _EXPORTED.index(each.kind))
+    held.sort(key=lambda each: (_EXPORTED.index(each.kind), order.get(each.name, 0)))
     renamed = [
         replace(each, target=f"p{place}") if each.kind != "constant" else each
         for place, each in enumerate(held)

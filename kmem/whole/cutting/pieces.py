@@ -1,13 +1,13 @@
 """The pieces of a captured model, equal ones as one, with what they take and could take."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kmem.problem.costs.bound import graph_bound, node_cost_ms, part_bound
 from kmem.problem.graph import Node, OpGraph
 from kmem.records import Contract, Device
-from kmem.whole.cutting.cut import Piece, cut
+from kmem.whole.cutting.cut import Piece, cut, stretches
 from kmem.whole.graphs.capture import Captured
 
 #: What a kernel for a piece reaches of its bound before anything is known. Source: the median of 54
@@ -41,6 +41,7 @@ class PieceGroup:
     calls: int
     eager_ms: float
     least_ms: float
+    several: bool = False  # whether it is a stretch, which holds several pieces
 
     @property
     def graph(self) -> OpGraph:
@@ -96,11 +97,41 @@ def find_pieces(
     captured: Captured, cost: Cost, device: Device, contract: Contract
 ) -> tuple[PieceGroup, ...]:
     """The pieces, those that take most of a forward first."""
+    return _groups(cut, captured, cost, device, contract)
+
+
+def find_stretches(
+    captured: Captured, cost: Cost, device: Device, contract: Contract
+) -> tuple[PieceGroup, ...]:
+    """What several pieces make up that run one after another, as pieces: often the whole forward.
+
+    They overlap with `find_pieces`: `holds` says with which.
+    """
+    found = _groups(stretches, captured, cost, device, contract)
+    return tuple(replace(group, several=True) for group in found)
+
+
+def holds(stretch: PieceGroup, group: PieceGroup) -> bool:
+    """Whether a stretch has a place of a piece in it."""
+    taken = {(place.segment, name) for place in stretch.places for name in place.piece.nodes}
+    return any(
+        (place.segment, name) in taken for place in group.places for name in place.piece.nodes
+    )
+
+
+def _groups(
+    parted: Callable[[OpGraph, Mapping[str, float]], tuple[Piece, ...]],
+    captured: Captured,
+    cost: Cost,
+    device: Device,
+    contract: Contract,
+) -> tuple[PieceGroup, ...]:
+    """Equal pieces together, those that take most of a forward first."""
     # cut by estimates, which do not vary: a run that is resumed must find its pieces again
     told = cost if cost.estimated else estimate_cost(captured, device, contract)
     places: dict[str, list[Place]] = {}
     for number, segment in enumerate(captured.segments):
-        for piece in cut(segment.graph, told.nodes[number]):
+        for piece in parted(segment.graph, told.nodes[number]):
             places.setdefault(piece.graph.hash, []).append(Place(number, piece))
     groups = [_group(captured, cost, found, device, contract) for found in places.values()]
     groups.sort(key=lambda group: -group.total_ms)
