@@ -48,7 +48,8 @@ from kmem.whole.trying import PieceCrew, Trials, TrialsHere, TrialsThere
 MOST_PIECES = 24
 #: What the last proof takes: as long as so many of the model to itself, and so much for what it
 #: compiles; between bounds in seconds, the higher one a share of all. Guesses.
-_PROOFS, _COMPILES, _LEAST_PROOF_S, _MOST_PROOF = 3.0, 1.3, 45.0, 0.35
+_PROOFS, _COMPILES = 3.0, 1.3
+_LEAST_PROOF_S, _MOST_PROOF = 45.0, 0.35
 #: Of the time that is left, what a stretch gets at most, so that its pieces have some if it fails.
 _STRETCH = 0.6
 #: A run of a piece is not begun with less, in minutes.
