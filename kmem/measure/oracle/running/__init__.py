@@ -1,6 +1,7 @@
 """The problem's module run by the judge: eager, in float64, and slice by slice.
 
 - widening.py: a forward that casts inside, computed in float64 all the same.
+- masking.py: attention in which what the mask hides is not read.
 - own_precision.py: running products as a GPU's eager has them.
 - forward.py: what surrounds one forward: room on the device, flags, float64.
 - slices.py: whether a large module can be taken slice by slice.

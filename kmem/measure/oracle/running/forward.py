@@ -12,6 +12,7 @@ import torch
 
 from kmem.errors import NO_ROOM, DeviceMemoryError, KmemError, ProblemError, first_line
 from kmem.measure.oracle.correctness import ROUNDING
+from kmem.measure.oracle.running.masking import MaskedAttention
 from kmem.measure.oracle.running.widening import Widening
 from kmem.records import Precision, Problem
 
@@ -72,7 +73,7 @@ def in_double(problem: Problem) -> Iterator[None]:
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            with Widening():
+            with Widening(), MaskedAttention():
                 yield
         except (*UNDEFINED, KmemError):
             raise

@@ -1,0 +1,99 @@
+"""Attention in which what the mask hides is not read.
+
+PyTorch's formula for float64 adds a mask of -inf to the scores and multiplies hidden values by 0: a
+NaN or an infinity in a key or value makes every row NaN, also those that it is hidden from. The
+kernels that a GPU runs in fp32 and below (flash, memory-efficient, cuDNN) skip hidden blocks, so
+that eager is finite there. The right answer is what the mask means: where all that a row may see is
+finite, so is the row.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+
+class MaskedAttention(TorchFunctionMode):
+    """Under it a masked attention whose formula is not finite is computed from what is seen."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = dict(kwargs or {})
+        result = function(*args, **given)
+        if function is not functional.scaled_dot_product_attention:
+            return result
+        return _as_masked(result, *args, **given)
+
+
+def _as_masked(
+    result: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`result`, but rows that see finite values alone as they are without the others.
+
+    Shapes: query (..., L, E), key (..., S, E), value (..., S, V), attn_mask broadcast to (..., L,
+    S); under `enable_gqa` keys and values have fewer heads, in dimension -3.
+    """
+    is_masked = is_causal or attn_mask is not None
+    if dropout_p or not is_masked or bool(torch.isfinite(result).all()):
+        return result
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+        value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+    lead = result.shape[:-2]
+    rows, columns = query.shape[-2], key.shape[-2]
+    hidden = torch.zeros((rows, columns), dtype=torch.bool, device=query.device)
+    if is_causal:
+        hidden = torch.ones_like(hidden).triu(1)
+    added = torch.zeros((), dtype=query.dtype, device=query.device)
+    if attn_mask is not None:
+        is_hidden = ~attn_mask if attn_mask.dtype is torch.bool else attn_mask == -math.inf
+        hidden = hidden | is_hidden
+        added = added if attn_mask.dtype is torch.bool else attn_mask
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    every = (
+        query.expand(*lead, *query.shape[-2:]),
+        key.expand(*lead, *key.shape[-2:]),
+        value.expand(*lead, *value.shape[-2:]),
+        hidden.expand(*lead, rows, columns),
+        added.expand(*lead, rows, columns),
+    )
+    found = result.clone()
+    bad = ~torch.isfinite(result).flatten(-2).all(-1)
+    for place in bad.nonzero().tolist():  # one matrix of scores at a time
+        at = tuple(place)
+        q, k, v, out_of_sight, bias = (each[at] for each in every)
+        found[at] = _seen(q, k, v, out_of_sight, bias, factor)
+    return found
+
+
+def _seen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    hidden: torch.Tensor,
+    bias: torch.Tensor,
+    factor: float,
+) -> torch.Tensor:
+    """One head: what each row makes of the keys that it sees, 0 where it sees none."""
+    scores = (query @ key.mT * factor + bias).masked_fill(hidden, -math.inf)
+    weights = torch.softmax(scores, -1).masked_fill(hidden.all(-1, keepdim=True), 0)
+    finite = torch.isfinite(value)
+    answer = weights @ value.where(finite, torch.zeros_like(value))
+    sees_others = (~hidden).to(value.dtype) @ (~finite).to(value.dtype) > 0
+    return answer.masked_fill(sees_others, math.nan)
