@@ -9,9 +9,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from kmem.errors import ExecutorError, first_line
+
+_WORKER = Path(__file__).parent.parent / "measure" / "worker"
 
 
 def ask(
@@ -55,6 +58,18 @@ def ask(
     if "failed" in found:
         raise ExecutorError(found["failed"])
     return dict(found)
+
+
+def interpret_as_the_judge() -> None:
+    """Where kernels are interpreted, have Triton's interpreter as the judge's workers have it.
+
+    By itself it cuts off what a GPU rounds to bfloat16, among others.
+    """
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        sys.path.append(str(_WORKER))
+        from interpreting import prepare_interpreter  # of the worker, which has no package
+
+        prepare_interpreter()
 
 
 def answer(find: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:

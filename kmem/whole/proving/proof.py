@@ -40,7 +40,7 @@ from kmem.whole.composing.compose import EAGER_REST
 from kmem.whole.graphs.capture import Captured, build_real, capture
 from kmem.whole.graphs.drawing import undrawable
 from kmem.whole.graphs.source import Built, read_source
-from kmem.whole.process import answer, ask
+from kmem.whole.process import answer, ask, interpret_as_the_judge
 from kmem.whole.proving.clock import (
     COMPOSED,
     EAGER,
@@ -381,6 +381,7 @@ def _has_cudnn_work(captured: Captured) -> bool:
 
 
 def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    interpret_as_the_judge()
     lists = {name: tuple(asked[name]) for name in _LISTS}
     return asdict(find_proof(Question(**{**asked, **lists})))
 

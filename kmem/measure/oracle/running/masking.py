@@ -15,6 +15,9 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+#: Of torch's operator, in the order of its arguments.
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
 
 class MaskedAttention(TorchFunctionMode):
     """Under it a masked attention whose formula is not finite is computed from what is seen."""
@@ -30,29 +33,22 @@ class MaskedAttention(TorchFunctionMode):
         result = function(*args, **given)
         if function is not functional.scaled_dot_product_attention:
             return result
-        return _as_masked(result, *args, **given)
+        return _as_masked(result, {**dict(zip(_NAMES, args, strict=False)), **given})
 
 
-def _as_masked(
-    result: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
+def _as_masked(result: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
     """`result`, but rows that see finite values alone as they are without the others.
 
     Shapes: query (..., L, E), key (..., S, E), value (..., S, V), attn_mask broadcast to (..., L,
     S); under `enable_gqa` keys and values have fewer heads, in dimension -3.
     """
+    attn_mask, is_causal = given.get("attn_mask"), given.get("is_causal", False)
     is_masked = is_causal or attn_mask is not None
-    if dropout_p or not is_masked or bool(torch.isfinite(result).all()):
+    if given.get("dropout_p") or not is_masked or bool(torch.isfinite(result).all()):
         return result
-    if enable_gqa:
+    query, key = given["query"], given["key"]
+    value, scale = given["value"], given.get("scale")
+    if given.get("enable_gqa"):
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
     lead = result.shape[:-2]
@@ -77,8 +73,7 @@ def _as_masked(
     bad = ~torch.isfinite(result).flatten(-2).all(-1)
     for place in bad.nonzero().tolist():  # one matrix of scores at a time
         at = tuple(place)
-        q, k, v, out_of_sight, bias = (each[at] for each in every)
-        found[at] = _seen(q, k, v, out_of_sight, bias, factor)
+        found[at] = _seen(*(each[at] for each in every), factor=factor)
     return found
 
 
@@ -88,6 +83,7 @@ def _seen(
     value: torch.Tensor,
     hidden: torch.Tensor,
     bias: torch.Tensor,
+    *,
     factor: float,
 ) -> torch.Tensor:
     """One head: what each row makes of the keys that it sees, 0 where it sees none."""
