@@ -26,9 +26,9 @@ from kmem.measure.examine.repeats import (
     check_gradient_modes,
     check_held,
     check_repeats,
-    check_state,
     check_with_arguments,
 )
+from kmem.measure.examine.state import check_state
 from kmem.measure.examine.variants import check_variants
 from kmem.measure.oracle.inputs.families import SCREENING_FAMILIES
 from kmem.measure.resources import JudgeResources

@@ -7,7 +7,8 @@ In the order in which a kernel passes them:
 - loading.py: gives a worker the candidate's file and the reference's parameters, and takes it back.
 - places.py: the memory that outputs lie in.
 - cases.py: one input family: outputs, mutation of inputs, accuracy.
-- repeats.py: state after a forward, the same call again, and results that a later call must leave.
+- state.py: parameters and buffers after forwards.
+- repeats.py: the same call again, several in a row, and results that a later call must leave.
 - provenance.py: who did the work: operators, launches, GPU kernels.
 - variants.py: the same values in other layouts, other sizes and other scalars.
 - compiled.py: what is compiled for the target, where there is no GPU.

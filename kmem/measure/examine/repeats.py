@@ -1,4 +1,4 @@
-"""State after forwards, the same call again, and results that a later call must leave alone."""
+"""The same call again, several in a row, and results that a later call must leave alone."""
 
 import math
 import random
@@ -8,19 +8,15 @@ import torch
 
 from kmem.measure.examine.cases import check_run
 from kmem.measure.examine.examination import Examination, HowToRun, Refused, check_description
+from kmem.measure.examine.state import check_state
 from kmem.measure.oracle.answers.answer import Answer
 from kmem.measure.oracle.answers.expected import Expected
-from kmem.measure.oracle.correctness import (
-    allowances,
-    error_over_allowance,
-    is_within,
-    measure_error,
-)
+from kmem.measure.oracle.correctness import is_within, measure_error
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.pool.process import WorkerFailure
-from kmem.measure.worker.commands import Forget, Reread, State
-from kmem.records import ErrorReport, Status
+from kmem.measure.worker.commands import Forget, Reread
+from kmem.records import Status
 
 #: The name under which the worker keeps the first result.
 _FIRST = "first"
@@ -31,71 +27,6 @@ _CALLS = 3
 _STEP_BITS = 4
 #: Pairs of places that are looked at for two elements that differ.
 _TRIES = 16
-
-
-def check_state(examination: Examination, answer: Answer) -> None:
-    """Parameters and buffers are those that the reference would have.
-
-    To be asked after forwards from the reference's state. Raises Refused, WorkerFailure,
-    WorkerLost.
-
-    Args:
-        answer: to the last forward.
-    """
-    reference, worker = examination.loaded_reference, examination.worker
-    names = reference.state_names
-    if not names:
-        return
-    initial = reference.module.initial_state
-    after = reference.new_arguments("state-after", list(initial.values()))
-    try:
-        worker.attach(after)
-        after.poison()
-        worker.request(
-            State(examination.key, after.name, names), timeout_s=examination.run_timeout_s
-        )
-        after.fetch()
-        for name, value in zip(names, after.values, strict=True):
-            assert isinstance(value, torch.Tensor)
-            if name in answer.eager_state:
-                _check_buffer(examination, answer, name, value)
-            elif not torch.equal(value, initial[name]):
-                raise Refused(
-                    Status.MUTATED_INPUT,
-                    f"a forward changed {name}, which the module leaves alone",
-                )
-        worker.detach(after)
-    finally:
-        after.remove()
-
-
-def _check_buffer(examination: Examination, answer: Answer, name: str, value: torch.Tensor) -> None:
-    """Hold a buffer that the module itself changes to what it leaves there, and note its error."""
-    eager = answer.eager_state[name]
-    oracle = answer.oracle_state.get(name, eager.double())
-    found, own = (measure_error(each, oracle, eager) for each in (value, eager))
-    floor = examination.loaded_reference.module.floor_for(value.dtype)
-    allowed, row_allowed = allowances(own, floor)
-    examination.errors.append(
-        ErrorReport(
-            f"buffer {name}",
-            0,
-            found.relative_error,
-            own.relative_error,
-            allowed,
-            error_over_allowance(found, own, floor),
-        )
-    )
-    if not is_within(found, own, floor):
-        detail = found.fault or (
-            f"relative error {found.relative_error:.2e} (allowed {allowed:.2e}, eager "
-            f"{own.relative_error:.2e}), largest {found.row_error:.2e} of the largest value "
-            f"(allowed {row_allowed:.2e}, eager {own.row_error:.2e})"
-        )
-        raise Refused(
-            Status.WRONG_VALUES,
-            f"after a forward, buffer {name} is not what the module leaves there: {detail}",
-        )
 
 
 def check_repeats(examination: Examination, seed: int) -> None:

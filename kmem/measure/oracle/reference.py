@@ -270,6 +270,7 @@ class Reference:
             self.module.floors_for(eager.outputs),
             eager_state=eager.changed_buffers,
             oracle_state=oracle_state,
+            calls=calls,
         )
 
     def _expect(self, values: Sequence[object], seed: int) -> Expected:

@@ -68,3 +68,4 @@ class Answer:
     eager_state: dict[str, torch.Tensor] = field(default_factory=dict)
     oracle_state: dict[str, torch.Tensor] = field(default_factory=dict)
     is_elementwise: bool = False  # whether each element follows from its own place in the inputs
+    calls: int = 1  # forwards in a row that left these buffers
