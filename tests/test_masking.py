@@ -61,6 +61,26 @@ def test_a_row_that_sees_nothing_is_zero_and_other_functions_are_left_alone() ->
     assert torch.isfinite(found[:, 1:]).all()
 
 
+def test_attention_within_a_module_of_torch() -> None:
+    """There the mode itself is off."""
+    module = torch.nn.MultiheadAttention(8, 2, batch_first=True).double().eval()
+    x = drawn(1, 5, 8)
+    x[0, 4] = NAN
+    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    with torch.no_grad(), MaskedAttention():
+        found, _ = module(x, x, x, attn_mask=hidden, need_weights=False)
+    assert torch.isfinite(found[0, :4]).all() and torch.isnan(found[0, 4]).all()
+    assert functional.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention
+
+
+def test_a_row_that_sees_an_infinity_has_what_the_formula_has() -> None:
+    query, key, value = drawn(6, 8), drawn(6, 8), drawn(6, 3)
+    value[3] = INF
+    with MaskedAttention():
+        found = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    assert torch.isfinite(found[:3]).all() and torch.isposinf(found[3:]).all()
+
+
 def test_a_kernel_that_skips_what_is_hidden_is_right() -> None:
     """Eager's own blocks make some rows before the NaN NaN; another kernel's make others."""
     query, key, value = (drawn(1, 1, 1300, 16, dtype=torch.float32) for _ in range(3))

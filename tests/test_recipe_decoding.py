@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 from compile_sm90 import compile_jobs
 
 from kmem.devices import named_target
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
-from kmem.testing import check_recipe, trace_source
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 ROOT = Path(__file__).resolve().parent.parent
 H200 = named_target("h200")
@@ -71,6 +72,37 @@ def test_halves_round_no_more_than_their_type(dtype: str, rounding: float) -> No
     (site,) = RECIPE.match(graph, Contract())
     setting = RECIPE.space(site, H200).settings()[-1]
     check_recipe(RECIPE, source, H200, settings=[setting], tolerance=rounding)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_an_infinite_value_stays_infinite(dtype: str) -> None:
+    """The second half of p is zero or less there, whose product with it would be NaN."""
+    source = problem(*CASES["one query"], dtype)
+    module, graph = trace_source(source)
+    (site,) = RECIPE.match(graph, Contract())
+    setting = RECIPE.space(site, H200).settings()[-1]
+    kernel = import_source(emit_source(source, graph, [(RECIPE, site, setting)]))
+    q, k, v = module.get_inputs()
+    v[1, 2, 149, 3] = float("inf")
+    with torch.no_grad():
+        expected, found = module.Model()(q, k, v), kernel.ModelNew()(q, k, v)
+    assert torch.isposinf(expected[1, 2, 0, 3]) and torch.isposinf(found[1, 2, 0, 3])
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_a_query_that_is_the_concatenation_and_a_cache_that_is_not_dense() -> None:
+    source = problem(
+        [(1, 2, 3, 16), (1, 2, 4, 16)],
+        "(lambda x: F.scaled_dot_product_attention(x, x, x))(torch.cat((q, k), -2))",
+    )
+    check_recipe(RECIPE, source, H200, settings=SETTING, tolerance=1e-6)
+    turned = "torch.cat((k.transpose(-1, -2), m), -2), torch.cat((v, n), -2)"
+    shapes = [(1, 2, 1, 16), (1, 2, 16, 40), (1, 2, 40, 8), (1, 2, 1, 16), (1, 2, 1, 8)]
+    source = problem(shapes, f"F.scaled_dot_product_attention(q, {turned})")
+    check_recipe(RECIPE, source, H200, settings=SETTING, tolerance=1e-6)
+
+
+SETTING = [{"splits": 1, "block_n": 32, "warps": 4, "stages": 2}]
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ class Scripted(Two):
 
     at_once = 1
 
-    def __init__(self, became: dict[str, PieceStatus]) -> None:
+    def __init__(self, became: dict[str, PieceStatus], *, eager_ms: float | None = None) -> None:
         super().__init__()
-        self._became = became
+        self._became, self._eager_ms = became, eager_ms
         self.minutes: dict[str, float] = {}
 
     def begin(self, piece: PieceState, told: RunSettings) -> PieceState:
@@ -79,6 +79,7 @@ class Scripted(Two):
 
     def ended(self) -> PieceState:
         piece = super().ended()
+        piece = replace(piece, eager_ms=self._eager_ms or piece.eager_ms)
         return replace(piece, status=self._became.get(piece.name, piece.status), kernel_ms=1.0)
 
 
@@ -106,6 +107,27 @@ def test_pieces_of_a_stretch_are_tried_if_it_is_not_kept(
     assert [name for what, name in trials.heard if what == "began"] == tried
     assert [piece.name for piece in state.parts] == parts
     assert trials.minutes["all"] == pytest.approx(0.6 * state.settings.minutes)
+
+
+def test_a_stretchs_own_time_counts_if_it_is_kept_and_its_pieces_come_back(tmp_path: Path) -> None:
+    pieces = (
+        PieceState("all", "", (), 1, 5.0, 0.01, (), holds=("p1",)),
+        PieceState("p1", "p1", (), 1, 4.0, 0.01, ()),
+    )
+    state = replace(state_of(tmp_path), pieces=pieces, total_ms=5.0)
+    kept = replace(pieces[0], status=PieceStatus.KEPT, eager_ms=3.0)
+    after = state.with_tried(kept)
+    assert after.total_ms == 5.0  # the whole has not been asked yet
+    held = after.without_held(kept)
+    assert held.pieces[1].reason == "it is in all"
+    again = held.with_dropped(kept, "wrong")
+    assert [each.status for each in again.pieces] == [PieceStatus.DROPPED, PieceStatus.WAITING]
+    assert next_piece(again, 3.0)[0].name == "p1" and again.pieces[1].reason == ""
+    model = SimpleNamespace(say=lambda text: None, present=False, directory=RunDirectory(tmp_path))
+    beginning = SimpleNamespace(settle=lambda state, wait: state)
+    trials = Scripted({"all": PieceStatus.KEPT}, eager_ms=3.0)
+    ended = _go_through_pieces(model, state, lambda: 0.0, trials, beginning)
+    assert ended.total_ms == 3.0
 
 
 def test_pieces_of_a_stretch_that_is_being_tried_wait(tmp_path: Path) -> None:

@@ -134,18 +134,22 @@ def test_a_stretch_is_the_model_as_memory_knows_it(tmp_path: Path) -> None:
 
 
 def test_what_stays_the_librarys_ends_a_stretch(tmp_path: Path) -> None:
-    model = model_named("norms", tmp_path)  # in training, they count their calls
-    captured = capture(read_source(model, mode="train"))
+    model = tmp_path / "counts.py"
+    text = WIDE.replace(KEPT, f"{KEPT}\n        self.seen.add_(x)")
+    made = "        self.register_buffer('seen', torch.zeros(64, 32))\n"
+    text = text.replace("    def forward(self, y", f"{made}    def forward(self, y")
+    model.write_text(text, encoding="utf-8")
+    captured = capture(read_source(str(model)))
     cost = estimate_cost(captured, H200, Contract())
-    written = {
-        node.name
-        for node in captured.segments[0].graph.nodes
-        if node.target.startswith("aten.add_")
-    }
-    for stretch in find_stretches(captured, cost, H200, Contract()):
-        assert not written & set(stretch.places[0].piece.nodes)
+    one, two = find_stretches(captured, cost, H200, Contract())
+    (written,) = [
+        node.name for node in captured.segments[0].graph.nodes if node.target == "aten.add_.Tensor"
+    ]
+    for stretch in (one, two):
+        assert written not in stretch.places[0].piece.nodes
 
 
+KEPT = "x = torch.sigmoid(self.first(x))"
 WIDE = """
 import torch
 class Block(torch.nn.Module):
@@ -160,11 +164,12 @@ class Block(torch.nn.Module):
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second = Block(), Block()
-    def forward(self, x):
-        return self.second(torch.sigmoid(self.first(x)))
+        self.first, self.second = (torch.nn.Sequential(Block(), Block()) for _ in range(2))
+    def forward(self, y, x):  # the second is read first
+        x = torch.sigmoid(self.first(x))
+        return self.second(x + y)
 def get_inputs():
-    return [torch.randn(64, 32)]
+    return [torch.randn(64, 32), torch.randn(64, 32)]
 """
 
 

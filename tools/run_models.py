@@ -253,8 +253,9 @@ def _table(rows: list[dict[str, Any]]) -> str:
         kept = sum(piece["status"] == "kept" for piece in row["pieces"])
         cells = [_cell(found[column]) for column in _COLUMNS]
         rest = (row.get("proof") or {}).get("rest", "-")
+        parts = len(row.get("parts", row["pieces"]))
         lines.append(
-            f"| {row['name']} | {' | '.join(cells)} | {kept} of {len(row['parts'])} | {rest} | "
+            f"| {row['name']} | {' | '.join(cells)} | {kept} of {parts} | {rest} | "
             f"{row['seconds']:.0f} |"
         )
     if gains:

@@ -8,6 +8,7 @@ the piece and without.
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,8 +29,8 @@ from kmem.whole.state import ModelState, PieceState, PieceStatus, write_state
 _KEPT_BELOW = 0.995
 #: What a proof gets at least, in seconds.
 _LEAST_PROOF_S = 60.0
-#: What of it stays for all but compiled ways: as long as so many of the model to itself; where that
-#: is not known, in seconds. Guesses.
+#: What of it stays for all but compiled ways: as long as so many of the model to itself, and so
+#: many seconds. Guesses.
 _PROOFS, _BESIDE_COMPILING_S = 1.5, 30.0
 #: What is compiled last, for it is chosen by timing on a GPU that nobody else may have meanwhile.
 _LAST = "max_autotune"
@@ -97,7 +98,7 @@ def question_about(model: OpenModel, state: ModelState, place: str = "composed")
 
 def hold_to_the_whole(model: OpenModel, state: ModelState, name: str) -> ModelState:
     """Keep a piece that has a kernel only if the model is right with it, and faster."""
-    limit_s = _limit_s(state)
+    limit_s = max(_LEAST_PROOF_S, min(LONGEST_PROOF_S, state.left_s(state.seconds) / 2))
     rests = _rests(model, state)
     is_alone = len(state.kept) == 1 and rests == (EAGER_REST,)
     asked = replace(question_about(model, state), without=() if is_alone else (name,))
@@ -110,7 +111,7 @@ def hold_to_the_whole(model: OpenModel, state: ModelState, name: str) -> ModelSt
     if not reason:
         return state
     piece = next(each for each in state.pieces if each.name == name)
-    return state.with_piece(replace(piece, status=PieceStatus.DROPPED, reason=reason))
+    return state.with_dropped(piece, reason)
 
 
 def _rests(model: OpenModel, state: ModelState) -> tuple[str, ...]:
@@ -126,9 +127,9 @@ def _was_ended(proof: Proof) -> bool:
 
 
 def _limit_s(state: ModelState) -> float:
-    """Seconds for one more proof, so that a second one, which compiles nothing, has time, too."""
-    second_s = _PROOFS * state.proof_s
-    return min(LONGEST_PROOF_S, max(_LEAST_PROOF_S, state.left_s(state.seconds) - second_s))
+    """Seconds for the last proof, so that a second one, which compiles nothing, has time, too."""
+    left_s = state.left_s(state.seconds) - _PROOFS * state.proof_s
+    return min(LONGEST_PROOF_S, max(_LEAST_PROOF_S, left_s))
 
 
 def why_dropped(proof: Proof, name: str) -> str:
@@ -161,7 +162,7 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
         without = names if len(names) > 1 and rests == (EAGER_REST,) else ()
         asked = replace(question_about(model, state), without=without)
         best = beginning.best if beginning is not None else ()
-        limit_s = _limit_s(state)
+        limit_s, started = _limit_s(state), time.monotonic()
         against = (*best, *_untimed(state, beginning))
         compile_s = _compile_s(state, limit_s)
         proof = prove(
@@ -170,6 +171,8 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
             timeout_s=limit_s,
         )
         if not proof.passed and against:  # compiling may take too long
+            left_s = state.left_s(state.seconds) - (time.monotonic() - started)
+            limit_s = min(LONGEST_PROOF_S, max(_LEAST_PROOF_S, left_s))
             proof = prove(asked, gpu=model.present, timeout_s=limit_s)
         if proof.passed:
             write_rest(model.root / "composed", proof.rest)
@@ -177,8 +180,7 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
         culprits = [piece for piece in state.kept if not _holds_alone(model, state, piece)]
         for piece in culprits or state.kept:
             reason = f"the whole is not right with it: {proof.reason}"
-            dropped = replace(piece, status=PieceStatus.DROPPED, reason=reason)
-            state = state.with_piece(dropped)
+            state = state.with_dropped(piece, reason)
         write_state(model.directory, state)
     return replace(_with_last_way(model, state, beginning), proof="")
 
@@ -191,7 +193,7 @@ def _untimed(state: ModelState, beginning: Proof | None) -> tuple[str, ...]:
 
 def _compile_s(state: ModelState, limit_s: float) -> float:
     """Of so many seconds for a proof, those for compiled ways."""
-    beside_s = _PROOFS * state.proof_s or _BESIDE_COMPILING_S
+    beside_s = _PROOFS * state.proof_s + _BESIDE_COMPILING_S
     return min(LONGEST_COMPILE_S, max(1.0, limit_s - beside_s))
 
 

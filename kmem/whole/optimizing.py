@@ -46,11 +46,12 @@ from kmem.whole.trying import PieceCrew, Trials, TrialsHere, TrialsThere
 
 #: Of a model that falls into more, as an unrolled recurrence does, those that take most.
 MOST_PIECES = 24
-#: What the last proof takes: as long as so many of the model to itself, and so much for what it
-#: compiles; between bounds in seconds, the higher one a share of all. Guesses.
+#: What the last proof takes: as long as so many of the model to itself, so much for what it
+#: compiles, and so many seconds; at least some, at most a share of all. Guesses.
 _PROOFS, _COMPILES = 3.0, 1.3
+_BESIDE_S = 30.0
 _LEAST_PROOF_S, _MOST_PROOF = 45.0, 0.35
-#: Of the time that is left, what a stretch gets at most, so that its pieces have some if it fails.
+#: Of the time that is left, what all stretches get, so that their pieces have some if they fail.
 _STRETCH = 0.6
 #: A run of a piece is not begun with less, in minutes.
 _LEAST_MINUTES = 0.2
@@ -147,7 +148,8 @@ def _left_minutes(state: ModelState, spent_s: float) -> float:
     Where everything has to end within some minutes, the last proof has its part of them.
     """
     left = state.settings.minutes - (spent_s - state.began_s) / 60
-    proof_s = max(_LEAST_PROOF_S, state.proof_s * _PROOFS + state.compile_s * _COMPILES)
+    compile_s = state.compile_s * _COMPILES + _BESIDE_S if state.compile_s else 0.0
+    proof_s = max(_LEAST_PROOF_S, state.proof_s * _PROOFS + compile_s)
     if state.settings.within is not None:
         proof_s = min(proof_s, max(_LEAST_PROOF_S, state.settings.within * 60 * _MOST_PROOF))
     return min(left, (state.left_s(spent_s) - proof_s) / 60)
@@ -186,9 +188,11 @@ def _open(
     cost = find_cost(source, captured, device, contract, present=present)
     known = read_state(root)
     groups = find_pieces(captured, cost, device, contract)
-    stretches = find_stretches(captured, cost, device, contract)
+    stretches: tuple[PieceGroup, ...] = ()
+    if whole_first or known is not None:
+        stretches = find_stretches(captured, cost, device, contract)
     if known is None:
-        groups = (*(stretches if whole_first else ()), *groups[:MOST_PIECES])
+        groups = (*stretches, *groups[:MOST_PIECES])
     else:  # times that are measured anew rank them otherwise
         names = {piece.name for piece in known.pieces}
         groups = tuple(group for group in (*stretches, *groups) if group.name in names)
@@ -225,7 +229,7 @@ def _piece_state(model: OpenModel, group: PieceGroup) -> PieceState:
     module = execute_problem(load_problem(model.file(group.name)))
     init = tuple(module.get_init_inputs())
     others = (each for each in model.groups.values() if each is not group)
-    held = tuple(each.name for each in others if holds(group, each)) if group.several else ()
+    held = tuple(each.name for each in others if holds(group, each)) if group.is_stretch else ()
     return PieceState(
         group.name,
         group.module,
@@ -255,14 +259,16 @@ def _go_through_pieces(
             state = replace(state, finished=reason)
             break
         piece = trials.ended()
+        before_ms = next(each.eager_ms for each in state.pieces if each.name == piece.name)
         state = state.with_tried(piece)
         is_kept = piece.status is PieceStatus.KEPT and model.present
         state = beginning.settle(state, wait=is_kept)
         if is_kept:
             state = hold_to_the_whole(model, replace(state, seconds=spent_s()), piece.name)
         spent = next(each for each in state.pieces if each.name == piece.name)
-        if spent.status is PieceStatus.KEPT:
-            state = state.without_held(spent)
+        if spent.status is PieceStatus.KEPT and spent.holds:
+            more_ms = (spent.eager_ms - before_ms) * spent.calls
+            state = replace(state.without_held(spent), total_ms=state.total_ms + more_ms)
         seconds = spent.seconds + time.monotonic() - began.pop(piece.name)
         state = replace(state.with_piece(replace(spent, seconds=seconds)), seconds=spent_s())
         write_state(model.directory, state)
@@ -297,12 +303,16 @@ def _begin_pieces(
 
 def _minutes_for(state: ModelState, piece: PieceState, left_minutes: float) -> float:
     """Of what is left, a share by what a piece may save, so that each that pays has its turn."""
-    waiting = [each for each in state.pieces if each.status is PieceStatus.WAITING]
+    waiting = [
+        each
+        for each in state.pieces
+        if each.status is PieceStatus.WAITING and bool(each.holds) is bool(piece.holds)
+    ]
     all_ms = sum(_expected(state, each) for each in waiting) or 1.0
     share = left_minutes * _expected(state, piece) / all_ms
     most = min(left_minutes, state.settings.piece.budget.minutes)
     if piece.holds:
-        most = share = left_minutes * _STRETCH
+        most = share = min(left_minutes, share) * _STRETCH
     return max(_LEAST_MINUTES, min(most, max(share, _FIRST_MINUTES)))
 
 

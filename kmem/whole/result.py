@@ -72,7 +72,7 @@ class ModelResult:
         ]
         by = f"kernels for {kept} of {tried} pieces"
         if tried == 1 and self.state.kept[0].holds:
-            by = "kernels for all of it as one problem"
+            by = "kernels for it as one problem"
         rest = ", the rest compiled around them" if proof.rest == COMPILED_REST else ""
         beside = f"; beside the best launched alike {', '.join(ways)}" if ways else ""
         return (

@@ -4,6 +4,7 @@ A process that is killed leaves the last step; who takes the run up again goes o
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -92,15 +93,14 @@ class ModelState:
 
     def with_piece(self, piece: PieceState) -> "ModelState":
         """The state with another piece of its name."""
-        pieces = tuple(piece if each.name == piece.name else each for each in self.pieces)
-        return replace(self, pieces=pieces)
+        return self._with({piece.name: piece})
 
     def with_tried(self, piece: PieceState) -> "ModelState":
         """The state after a piece's run, whose clock's time for eager counts in the whole's too.
 
-        A stretch's does if it is kept: else its pieces' do, which are tried.
+        Not a stretch's: of one that is not kept the pieces' do, which are tried then.
         """
-        if piece.holds and piece.status is not PieceStatus.KEPT:
+        if piece.holds:
             return self.with_piece(piece)
         before = next(each for each in self.pieces if each.name == piece.name)
         more_ms = (piece.eager_ms - before.eager_ms) * piece.calls
@@ -113,14 +113,27 @@ class ModelState:
 
     def without_held(self, stretch: PieceState) -> "ModelState":
         """The state in which nothing that a stretch holds is tried: the stretch is kept."""
-        reason = f"it is in {stretch.name}"
-        pieces = (
-            replace(each, status=PieceStatus.DROPPED, reason=reason)
-            if each.name in stretch.holds and each.status is PieceStatus.WAITING
-            else each
+        held = {
+            each.name: replace(each, status=PieceStatus.DROPPED, reason=_within(stretch))
             for each in self.pieces
-        )
-        return replace(self, pieces=tuple(pieces))
+            if each.name in stretch.holds and each.status is PieceStatus.WAITING
+        }
+        return self._with(held)
+
+    def with_dropped(self, piece: PieceState, reason: str) -> "ModelState":
+        """The state without a piece that was kept; what it holds may be tried again."""
+        changed = {
+            each.name: replace(each, status=PieceStatus.WAITING, reason="")
+            for each in self.pieces
+            if each.name in piece.holds and each.reason == _within(piece)
+        }
+        dropped = replace(piece, status=PieceStatus.DROPPED, reason=reason)
+        return self._with({**changed, piece.name: dropped})
+
+    def _with(self, changed: Mapping[str, PieceState]) -> "ModelState":
+        """The state with other pieces, by their names."""
+        pieces = tuple(changed.get(each.name, each) for each in self.pieces)
+        return replace(self, pieces=pieces)
 
     @property
     def parts(self) -> tuple[PieceState, ...]:
@@ -135,6 +148,11 @@ class ModelState:
     @property
     def kept(self) -> tuple[PieceState, ...]:
         return tuple(each for each in self.pieces if each.status is PieceStatus.KEPT)
+
+
+def _within(stretch: PieceState) -> str:
+    """Why a piece that a stretch holds is not tried."""
+    return f"it is in {stretch.name}"
 
 
 def read_state(directory: Path) -> ModelState | None:

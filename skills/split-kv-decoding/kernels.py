@@ -14,7 +14,7 @@ PART = (
     '''
 @triton.jit
 def kmem_decode_step(
-    queries, top, total, acc, k, v, start, stop,
+    queries, top, total, acc, rest, k, v, start, stop,
     K_ROW: tl.constexpr, V_ROW: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
     SCALE: tl.constexpr, WIDEN: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -43,18 +43,19 @@ def kmem_decode_step(
     fix = tl.exp2(top - shift)
     total = total * fix + tl.sum(p, axis=1)
     acc = acc * fix[:, None]
-    # halves in two parts: the stream of keys hides a second product, and p is as fine as fp32
+    rest = rest * fix[:, None]
+    # halves in two parts, so that p is as fine as fp32
     high = p.to(values.dtype)
     low = (p - high.to(tl.float32)).to(values.dtype)
     if WIDEN:
         wide = values.to(tl.float32)
         acc += tl.dot(high.to(tl.float32), wide, input_precision="ieee")
         if values.dtype != tl.float32:
-            acc += tl.dot(low.to(tl.float32), wide, input_precision="ieee")
+            rest += tl.dot(low.to(tl.float32), wide, input_precision="ieee")
     else:
-        acc = tl.dot(low, values, acc)
         acc = tl.dot(high, values, acc)
-    return higher, total, acc
+        rest = tl.dot(low, values, rest)
+    return higher, total, acc, rest
 
 
 @triton.jit
@@ -90,23 +91,26 @@ def kmem_decode_part(
     top = tl.full((BLOCK_R,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_R,), tl.float32)
     acc = tl.zeros((BLOCK_R, BLOCK_E), tl.float32)
+    rest = tl.zeros((BLOCK_R, BLOCK_E), tl.float32)
     k += outer * K_OUTER + inner * K_INNER
     v += outer * V_OUTER + inner * V_INNER
     stop = tl.minimum(split * CHUNK + CHUNK, HELD)
     for start in range(split * CHUNK, stop, BLOCK_N):
-        top, total, acc = kmem_decode_step(
-            queries, top, total, acc, k, v, start, stop, K_ROW, V_ROW, DEPTH, WIDTH, SCALE, WIDEN,
-            BLOCK_N, BLOCK_D, BLOCK_E,
+        top, total, acc, rest = kmem_decode_step(
+            queries, top, total, acc, rest, k, v, start, stop, K_ROW, V_ROW, DEPTH, WIDTH, SCALE,
+            WIDEN, BLOCK_N, BLOCK_D, BLOCK_E,
         )
     if ADDED > 0:
         if split == SPLITS - 1:
             k_new += outer * K_NEW_OUTER + inner * K_NEW_INNER
             v_new += outer * V_NEW_OUTER + inner * V_NEW_INNER
             for start in range(0, ADDED, BLOCK_N):
-                top, total, acc = kmem_decode_step(
-                    queries, top, total, acc, k_new, v_new, start, ADDED, K_NEW_ROW, V_NEW_ROW,
-                    DEPTH, WIDTH, SCALE, WIDEN, BLOCK_N, BLOCK_D, BLOCK_E,
+                top, total, acc, rest = kmem_decode_step(
+                    queries, top, total, acc, rest, k_new, v_new, start, ADDED, K_NEW_ROW,
+                    V_NEW_ROW, DEPTH, WIDTH, SCALE, WIDEN, BLOCK_N, BLOCK_D, BLOCK_E,
                 )
+    # of an infinite value the rest, times 0 or less, would make NaN of what is infinite
+    acc += tl.where(tl.abs(rest) < float("inf"), rest, 0.0)
     line = pid.to(tl.int64) * ROWS + rows
     inside = rows < ROWS
     tl.store(tops + line, top, mask=inside)

@@ -218,15 +218,20 @@ def _site(graph: OpGraph, node: Node) -> Site | None:
         return None
     reads, nodes = [given[name].name for name in _NAMES[:3]], [node.name]
     parts = [_parts(graph, node, name) for name in reads[1:]]
-    if all(parts):
+    plain = _detail(graph, reads, node.spec, given.get("scale"))
+    detail = None
+    if all(parts) and reads[0] not in reads[1:]:
         keys, values = (each for each in parts if each is not None)
         if all(
             graph.spec(one).shape[-2] == graph.spec(two).shape[-2]
             for one, two in zip(keys, values, strict=True)
         ):
-            nodes = [*dict.fromkeys(reads[1:]), node.name]
-            reads = [reads[0], keys[0], values[0], keys[1], values[1]]
-    detail = _detail(graph, reads, node.spec, given.get("scale"))
+            apart = [reads[0], keys[0], values[0], keys[1], values[1]]
+            detail = _detail(graph, apart, node.spec, given.get("scale"))
+            if detail is not None:
+                nodes = [*dict.fromkeys(reads[1:]), node.name]
+                reads = apart
+    detail = detail or plain
     if detail is None:
         return None
     nodes.sort(key=graph.place)

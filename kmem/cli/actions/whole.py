@@ -89,13 +89,12 @@ def show_plan(model: str, options: ModelOptions, piece_minutes: float, *, as_jso
     """Print what a run on a model would do."""
     found = look_at(model, options)
     captured, device = found.captured, found.device
-    with Memory() as memory:
-        known = remembered_pieces(memory, found.groups, device, options.contract.contract)
-    rows = describe_pieces(found.groups, found.total_ms, known)
     terms = options.contract.contract
-    stretches = describe_pieces(
-        find_stretches(captured, found.cost, device, terms), found.total_ms, {}
-    )
+    whole = find_stretches(captured, found.cost, device, terms)
+    with Memory() as memory:
+        known = remembered_pieces(memory, (*whole, *found.groups), device, terms)
+    rows = describe_pieces(found.groups, found.total_ms, known)
+    stretches = describe_pieces(whole, found.total_ms, known)
     if as_json:
         data = {
             "model": captured.name,

@@ -41,7 +41,7 @@ class PieceGroup:
     calls: int
     eager_ms: float
     least_ms: float
-    several: bool = False  # whether it is a stretch, which holds several pieces
+    is_stretch: bool = False  # which several pieces make up
 
     @property
     def graph(self) -> OpGraph:
@@ -108,7 +108,7 @@ def find_stretches(
     They overlap with `find_pieces`: `holds` says with which.
     """
     found = _groups(stretches, captured, cost, device, contract)
-    return tuple(replace(group, several=True) for group in found)
+    return tuple(replace(group, is_stretch=True) for group in found)
 
 
 def holds(stretch: PieceGroup, group: PieceGroup) -> bool:

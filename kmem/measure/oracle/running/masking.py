@@ -2,12 +2,17 @@
 
 PyTorch's formula for float64 adds a mask of -inf to the scores and multiplies hidden values by 0: a
 NaN or an infinity in a key or value makes every row NaN, also those that it is hidden from. The
-kernels that a GPU runs in fp32 and below (flash, memory-efficient, cuDNN) skip hidden blocks, so
-that eager is finite there. The right answer is what the mask means: where all that a row may see is
-finite, so is the row.
+kernels that eager runs in fp32 and below skip whole blocks that a causal mask hides, so that eager
+is finite there (the CPU's flash attention with 2,048 rows and a NaN in the 1,501st is NaN from the
+1,025th on). The right answer is what the mask means: a row all of whose keys are finite is finite.
+
+Covered: torch's operator, called by a module or by `nn.MultiheadAttention`. Not covered: the fused
+path of `nn.TransformerEncoderLayer`, and attention that is written out, whose formula is the
+module's own.
 """
 
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +24,32 @@ from torch.overrides import TorchFunctionMode
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
+_ATTENTION = functional.scaled_dot_product_attention
+
+
 class MaskedAttention(TorchFunctionMode):
-    """Under it a masked attention whose formula is not finite is computed from what is seen."""
+    """Under it a masked attention whose formula is not finite is computed from what is seen.
+
+    In this thread alone. A mode is off within other functions of torch that see it, so torch's name
+    of the operator stands for one of its own meanwhile.
+    """
+
+    def __enter__(self) -> "MaskedAttention":
+        owner = threading.get_ident()
+
+        def attend(*args: Any, **kwargs: Any) -> torch.Tensor:
+            result = _ATTENTION(*args, **kwargs)
+            if threading.get_ident() != owner:
+                return result
+            return _as_masked(result, {**dict(zip(_NAMES, args, strict=False)), **kwargs})
+
+        functional.scaled_dot_product_attention = attend
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        functional.scaled_dot_product_attention = _ATTENTION
+        super().__exit__(*raised)
 
     def __torch_function__(
         self,
@@ -31,7 +60,7 @@ class MaskedAttention(TorchFunctionMode):
     ) -> Any:
         given = dict(kwargs or {})
         result = function(*args, **given)
-        if function is not functional.scaled_dot_product_attention:
+        if function is not _ATTENTION:
             return result
         return _as_masked(result, {**dict(zip(_NAMES, args, strict=False)), **given})
 
@@ -73,11 +102,12 @@ def _as_masked(result: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
     bad = ~torch.isfinite(result).flatten(-2).all(-1)
     for place in bad.nonzero().tolist():  # one matrix of scores at a time
         at = tuple(place)
-        found[at] = _seen(*(each[at] for each in every), factor=factor)
+        found[at] = _seen(result[at], *(each[at] for each in every), factor=factor)
     return found
 
 
 def _seen(
+    formula: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -86,10 +116,13 @@ def _seen(
     *,
     factor: float,
 ) -> torch.Tensor:
-    """One head: what each row makes of the keys that it sees, 0 where it sees none."""
+    """One head: what each row makes of the keys that it sees, 0 where it sees none.
+
+    Where one that it sees is not finite, it is what the formula has.
+    """
     scores = (query @ key.mT * factor + bias).masked_fill(hidden, -math.inf)
     weights = torch.softmax(scores, -1).masked_fill(hidden.all(-1, keepdim=True), 0)
     finite = torch.isfinite(value)
     answer = weights @ value.where(finite, torch.zeros_like(value))
     sees_others = (~hidden).to(value.dtype) @ (~finite).to(value.dtype) > 0
-    return answer.masked_fill(sees_others, math.nan)
+    return torch.where(sees_others, formula, answer)
