@@ -51,6 +51,10 @@ EXAMPLES: tuple[tuple[str, str], ...] = (
         "lambda x: F.scaled_dot_product_attention(x, x, x)",
         "torch.rand(8, 16, 1024, 64)",
     ),
+    (
+        "lambda x: F.scaled_dot_product_attention(x[..., :1, :], x, x)",
+        "torch.rand(8, 16, 4096, 64)",
+    ),
 )
 _SOURCE = """
 import torch
