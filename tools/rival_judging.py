@@ -34,7 +34,6 @@ from rival_kernels import (
 )
 from shipped_kernels import at_small_sizes
 
-import kmem
 from kmem.devices import cuda_properties, detect_device, named_target
 from kmem.errors import KmemError, first_line
 from kmem.host.imitated_device import ImitatedDevice, imitate_cuda
@@ -46,12 +45,12 @@ from kmem.records import Contract, Device, Kernel, Measurement, Problem, Status,
 from kmem.run.directory import small_constants_beside
 from kmem.run.evaluation.single import Case, Terms, judge_case, make_case
 from kmem.run.setup.session import open_session
+from kmem.whole.process import interpret_as_the_judge
 
 #: Where there is no GPU, times are estimated and kernels compiled for this one.
 _TARGET = named_target("h200")
 SEED = 20
 #: Where the worker's own modules lie, which answer in the interpreter as a GPU would.
-_WORKER = Path(kmem.__file__).parent / "measure" / "worker"
 
 
 def judge_rival(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -210,10 +209,7 @@ def _remembered(problem: Problem, database: Path, device: Device | None) -> Kern
 
 def check_small(problem: Problem, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The independent check of their file as released, at small sizes in the interpreter."""
-    sys.path.insert(0, str(_WORKER))
-    from interpreting import prepare_interpreter  # of the worker, which has no package
-
-    prepare_interpreter()
+    interpret_as_the_judge()
     with tempfile.TemporaryDirectory() as place, ImitatedDevice("cpu"):
         small = at_small_sizes(problem, Path(place) / "small.py")
         given = {"problem": small.path, "kernels": {"theirs": asked["theirs"]}, "seconds": 0}

@@ -110,8 +110,7 @@ def hold_to_the_whole(model: OpenModel, state: ModelState, name: str) -> ModelSt
     reason = why_dropped(proof, name)
     if not reason:
         return state
-    piece = next(each for each in state.pieces if each.name == name)
-    return state.with_dropped(piece, reason)
+    return state.with_dropped(state.piece(name), reason)
 
 
 def _rests(model: OpenModel, state: ModelState) -> tuple[str, ...]:

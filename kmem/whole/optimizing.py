@@ -259,13 +259,13 @@ def _go_through_pieces(
             state = replace(state, finished=reason)
             break
         piece = trials.ended()
-        before_ms = next(each.eager_ms for each in state.pieces if each.name == piece.name)
+        before_ms = state.piece(piece.name).eager_ms
         state = state.with_tried(piece)
         is_kept = piece.status is PieceStatus.KEPT and model.present
         state = beginning.settle(state, wait=is_kept)
         if is_kept:
             state = hold_to_the_whole(model, replace(state, seconds=spent_s()), piece.name)
-        spent = next(each for each in state.pieces if each.name == piece.name)
+        spent = state.piece(piece.name)
         if spent.status is PieceStatus.KEPT and spent.holds:
             more_ms = (spent.eager_ms - before_ms) * spent.calls
             state = replace(state.without_held(spent), total_ms=state.total_ms + more_ms)

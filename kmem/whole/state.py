@@ -91,6 +91,10 @@ class ModelState:
     beginning: str = ""  # JSON of the proof of the model without kernels, with its baselines
     proof: str = ""  # JSON of the proof of the whole
 
+    def piece(self, name: str) -> PieceState:
+        """The piece of a name."""
+        return next(each for each in self.pieces if each.name == name)
+
     def with_piece(self, piece: PieceState) -> "ModelState":
         """The state with another piece of its name."""
         return self._with({piece.name: piece})
@@ -102,7 +106,7 @@ class ModelState:
         """
         if piece.holds:
             return self.with_piece(piece)
-        before = next(each for each in self.pieces if each.name == piece.name)
+        before = self.piece(piece.name)
         more_ms = (piece.eager_ms - before.eager_ms) * piece.calls
         return replace(self.with_piece(piece), total_ms=self.total_ms + more_ms)
 

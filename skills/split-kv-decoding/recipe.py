@@ -6,8 +6,8 @@ concatenation are read from both parts, so that nobody copies the cache. kernels
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, log2, prod
 from math import e as euler
-from math import log2, prod
 
 from kmem.codegen.settings import read_settings
 from kmem.codegen.text.calls import write_allocation, write_launch, write_launch_function
@@ -121,9 +121,8 @@ class SplitKvDecoding(Recipe):
         in_flight = min(1.0, (knobs.block_n * knobs.stages / 192) ** 0.5)
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s * in_flight * filled**0.7
         waves = programs / device.sm_count
-        uneven = -(-waves // 1) / waves if waves > 1 else 1.0
-        uneven = min(uneven, 1.0 + 1.0 / max(1.0, waves))
-        read_ms = detail.bytes * uneven * splits * chunk / max(1, detail.held) / bandwidth * 1e3
+        uneven = ceil(waves) / waves if waves > 1 else 1.0
+        read_ms = detail.bytes * uneven * splits * chunk / detail.held / bandwidth * 1e3
         between = programs * detail.rows * (detail.width + 2) * 4
         between_ms = 2 * between / device.dram_bytes_per_s * 1e3
         other_warps = 0.0 if knobs.warps == 4 else LESS_USUAL * read_ms
@@ -216,25 +215,16 @@ def _site(graph: OpGraph, node: Node) -> Site | None:
         return None
     if len(node.args) < 3 or not all(isinstance(given[name], Ref) for name in _NAMES[:3]):
         return None
-    reads, nodes = [given[name].name for name in _NAMES[:3]], [node.name]
-    parts = [_parts(graph, node, name) for name in reads[1:]]
-    plain = _detail(graph, reads, node.spec, given.get("scale"))
-    detail = None
-    if all(parts) and reads[0] not in reads[1:]:
-        keys, values = (each for each in parts if each is not None)
-        if all(
-            graph.spec(one).shape[-2] == graph.spec(two).shape[-2]
-            for one, two in zip(keys, values, strict=True)
-        ):
-            apart = [reads[0], keys[0], values[0], keys[1], values[1]]
-            detail = _detail(graph, apart, node.spec, given.get("scale"))
-            if detail is not None:
-                nodes = [*dict.fromkeys(reads[1:]), node.name]
-                reads = apart
-    detail = detail or plain
+    query, *made = (given[name].name for name in _NAMES[:3])
+    scale = given.get("scale")
+    reads, nodes = _apart(graph, node, query, made), [*made, node.name]
+    detail = _detail(graph, reads, node.spec, scale) if reads else None
+    if detail is None:
+        reads, nodes = [query, *made], [node.name]
+        detail = _detail(graph, reads, node.spec, scale)
     if detail is None:
         return None
-    nodes.sort(key=graph.place)
+    nodes = sorted(set(nodes), key=graph.place)
     inputs = tuple(Operand(name, graph.spec(name)) for name in reads)
     return Site(
         name=node.name,
@@ -246,6 +236,14 @@ def _site(graph: OpGraph, node: Node) -> Site | None:
         bytes=detail.bytes,
         flops=detail.flops,
     )
+
+
+def _apart(graph: OpGraph, node: Node, query: str, made: Sequence[str]) -> list[str]:
+    """What is read where keys and values are caches and what is appended; empty if they are not."""
+    key, value = (_parts(graph, node, name) for name in made)
+    if key is None or value is None or query in made:
+        return []
+    return [query, key[0], value[0], key[1], value[1]]
 
 
 def _parts(graph: OpGraph, node: Node, name: str) -> tuple[str, str] | None:
@@ -287,7 +285,7 @@ def _detail(
     depth, width = q.shape[-1], v.shape[-1]
     if k.shape[-1] != depth or k.shape[-2] != v.shape[-2] or max(depth, width) > MAX_WIDTH:
         return None
-    if added and (specs[4].shape[-1] != depth or specs[5].shape[-1] != width):
+    if added and [spec.shape[-2:] for spec in specs[4:]] != [(added, depth), (added, width)]:
         return None
     if group * q.shape[-2] > MOST_ROWS:
         return None

@@ -47,16 +47,15 @@ def check_state(examination: Examination, answer: Answer) -> None:
         after.fetch()
         for name, value in zip(names, after.values, strict=True):
             assert isinstance(value, torch.Tensor)
-            spread = _spread(examination, answer, name)
-            if name in answer.eager_state:
-                _check_buffer(examination, answer, name, value, spread)
-            elif not torch.equal(value, initial[name]):
-                if spread is None:
-                    raise Refused(
-                        Status.MUTATED_INPUT,
-                        f"a forward changed {name}, which the module leaves alone",
-                    )
-                _check_buffer(examination, answer, name, value, spread)
+            is_left_alone = name not in answer.eager_state
+            if is_left_alone and torch.equal(value, initial[name]):
+                continue
+            if is_left_alone and _spread(examination, answer, name) is None:
+                raise Refused(
+                    Status.MUTATED_INPUT,
+                    f"a forward changed {name}, which the module leaves alone",
+                )
+            _check_buffer(examination, answer, name, value)
         worker.detach(after)
     finally:
         after.remove()
@@ -83,13 +82,7 @@ def _spread(examination: Examination, answer: Answer, name: str) -> torch.Tensor
     return (1 - kept) * variance.sqrt()
 
 
-def _check_buffer(
-    examination: Examination,
-    answer: Answer,
-    name: str,
-    value: torch.Tensor,
-    spread: torch.Tensor | None,
-) -> None:
+def _check_buffer(examination: Examination, answer: Answer, name: str, value: torch.Tensor) -> None:
     """Hold a buffer that the module itself changes to what it leaves there, and note its error."""
     module = examination.loaded_reference.module
     eager = answer.eager_state.get(name, module.initial_state[name])
@@ -101,8 +94,10 @@ def _check_buffer(
         return found, own
 
     found, own = measured(None)
-    if spread is not None and not is_within(found, own, floor):
-        found, own = measured(spread.to(oracle.device))
+    if not is_within(found, own, floor):
+        spread = _spread(examination, answer, name)
+        if spread is not None:
+            found, own = measured(spread.to(oracle.device))
     allowed, row_allowed = allowances(own, floor)
     examination.errors.append(
         ErrorReport(
