@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,9 @@ import torch
 TOOLS = Path(__file__).parents[1] / "tools"
 sys.path.insert(0, str(TOOLS))
 
-from rival_clock import look_at  # noqa: E402 - tools are no package
+from compare_kernels import ask_in_turns  # noqa: E402
+from rival_clock import look_at  # noqa: E402
+from rival_judging import verdict_of  # noqa: E402
 from rival_kernels import (  # noqa: E402
     Held,
     mend_source,
@@ -29,6 +32,21 @@ from rival_page import (  # noqa: E402
     means_of,
     reason_of,
     write_page,
+)
+
+from kmem.devices import named_target  # noqa: E402
+from kmem.host.lease import GpuLease  # noqa: E402
+from kmem.records import (  # noqa: E402
+    Attempt,
+    Baseline,
+    Candidate,
+    Kernel,
+    Measurement,
+    Move,
+    RunResult,
+    Status,
+    Task,
+    Timing,
 )
 
 PROBLEM = """
@@ -207,6 +225,7 @@ FILES = {
 }
 HEAD = """
 import torch
+
 class ModelNew(torch.nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -368,6 +387,7 @@ def test_a_mean_of_nothing_is_none() -> None:
 
 SCALE = """
 import torch
+
 import triton
 import triton.language as tl
 torch.backends.cudnn.benchmark = True
@@ -416,3 +436,82 @@ def test_a_directory_of_files_is_compared_once(tmp_path: Path) -> None:
     call()
     assert len((out / "rows.jsonl").read_text().splitlines()) == 2
     assert "| 1_scale | passed |" in (out / "page.md").read_text()
+
+
+#: A clock that says when it would time, and writes down whether anybody else could have the GPU.
+CLOCK = """
+import fcntl, json, sys
+asked = json.loads(sys.argv[1])
+print(json.dumps({"failures": {}}), flush=True)
+for turn in range(2):
+    print(json.dumps({"ready": True}), flush=True)
+    sys.stdin.readline()
+    with open(asked["lock"]) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            alone = False
+        except BlockingIOError:
+            alone = True
+    print(json.dumps({"times_ms": {str(turn): alone}}), flush=True)
+if asked["fails"]:
+    sys.exit("it broke")
+"""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_clock_has_the_gpu_alone_while_it_times(tmp_path: Path, fails: bool) -> None:
+    tool = tmp_path / "clock.py"
+    tool.write_text(CLOCK)
+    found: dict[str, Any] = {}
+    with GpuLease(tmp_path, "a", lambda said: None) as lease:
+        asked = {"lock": str(tmp_path / "gpu-a.lock"), "fails": fails}
+        ask_in_turns(str(tool), asked, 60.0, found, lease)
+        with (
+            GpuLease(tmp_path, "a", lambda said: None) as other,
+            other.hold(exclusive=True, purpose="what comes after"),
+        ):
+            pass
+    assert found["times_ms"] == {"0": True, "1": True}
+    assert found.get("error") == ("it broke" if fails else None)
+
+
+def test_a_clock_that_does_not_end_is_late(tmp_path: Path) -> None:
+    tool = tmp_path / "clock.py"
+    tool.write_text("import time\nprint('{\"failures\": {}}', flush=True)\ntime.sleep(600)\n")
+    found: dict[str, Any] = {}
+    with GpuLease(tmp_path, "a", lambda said: None) as lease:
+        ask_in_turns(str(tool), {}, 1.0, found, lease)
+    assert found == {"failures": {}, "late": str(tool)}
+
+
+def test_ours_is_not_judged_again_where_its_run_was_on_such_a_device() -> None:
+    timing = Timing(2.0, 1.9, 2.1, 100, ratio=3.0, ratio_low=2.9, ratio_high=3.1)
+    measurement = Measurement(Status.PASSED, timing, False)
+    candidate = Candidate(
+        Kernel("class ModelNew: ..."),
+        Task(Move.SEED, "row-norm", None, 1, "as a test wants it"),
+        "recipes",
+    )
+    result = RunResult(
+        run="r",
+        problem="p",
+        target="h200",
+        estimated=False,
+        best=Attempt(0, candidate, measurement, None),
+        baselines=(Baseline("eager", timing, False),),
+        bound=None,
+        speedup=3.0,
+        speed_of_light=None,
+        recalled=False,
+        measurements=1,
+        seconds=1.0,
+        reason="the minutes are used up",
+    )
+    here = named_target("h200")
+    found = verdict_of(result, here)
+    assert found is not None
+    assert (found["status"], found["ratio"], found["best"]) == ("passed", 3.0, "eager")
+    assert verdict_of(replace(result, estimated=True), here) is None
+    assert verdict_of(result, named_target("h100")) is None
+    assert verdict_of(result, None) is None
+    assert verdict_of(replace(result, best=None), here) is None

@@ -1,7 +1,7 @@
 """Rivals' released kernels under kmem's contract, beside ours on the same card.
 
     python tools/compare_kernels.py --theirs DIR --problems KernelBench/level2 --runs RUNS --out OUT
-        [--jobs N] [--seconds S] [--only PATTERN ...] [--list]
+        [--jobs N] [--seconds S] [--baselines NAMES] [--only PATTERN ...] [--list]
 
 DIR holds a file with `ModelNew` for each problem, called by its number or its name, as AdaExplore
 releases them; nothing of it is kept in this repository. RUNS is a directory of kmem's runs or a
@@ -24,25 +24,30 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import triton
 from judge_winners import read_rows
+from rival_clock import BASELINE_MODES
 from rival_judging import refusals_of
 from rival_kernels import mend_source, signs_of
 from rival_page import LATE, reason_of, write_page
 
 from kmem.bench.problems import BenchProblem, find_problems, problem_number
 from kmem.devices import detect_device
+from kmem.host.lease import GpuLease
 from kmem.measure.resources import open_lease
 from kmem.memory.location import default_db_path
+from kmem.records import BASELINES
 
 #: On a lent GPU machine only what lies under $OUT comes back.
 OUT = Path(os.environ.get("OUT", "runs")) / "compared"
@@ -65,7 +70,12 @@ def compare(
     started = time.monotonic()
     row: dict[str, Any] = {"problem": problem.name, "theirs": theirs.name}
     runs = str(options.runs.resolve()) if options.runs else ""
-    asked = {"problem": problem.path, "theirs": str(theirs.resolve()), "runs": runs}
+    asked = {
+        "problem": problem.path,
+        "theirs": str(theirs.resolve()),
+        "runs": runs,
+        "baselines": options.baselines,
+    }
     dry = ["--dry"] if where == _INTERPRETER else []
     _ask("rival_judging.py", [json.dumps(asked), *dry], options.seconds, row)
     if not dry:
@@ -76,16 +86,77 @@ def compare(
 def _clock(
     problem: BenchProblem, theirs: Path, row: dict[str, Any], options: argparse.Namespace
 ) -> None:
-    """Times by the independent clock; every judge keeps off the GPU meanwhile."""
+    """Times by the independent clock; every judge keeps off the GPU while it times."""
     kernels = {"theirs": str(theirs.resolve())}
     locks = default_db_path().parent / "cache" / "locks"
-    lease = open_lease(locks, lambda said: None)
-    with tempfile.TemporaryDirectory() as place, lease, lease.hold(exclusive=True):
+    with tempfile.TemporaryDirectory() as place, open_lease(locks, lambda said: None) as lease:
         if (ours := row.pop("ours", None)) is not None:
             kernels["ours"] = str(Path(place) / "ours.py")
             Path(kernels["ours"]).write_text(ours, encoding="utf-8")
-        asked = {"problem": problem.path, "kernels": kernels, "seconds": options.seconds * 0.8}
-        _ask("rival_clock.py", [json.dumps(asked)], options.seconds, row)
+        asked = {
+            "problem": problem.path,
+            "kernels": kernels,
+            "seconds": options.seconds * 0.8,
+            "turns": True,
+            "baselines": [name for name in options.baselines if name in BASELINE_MODES],
+        }
+        ask_in_turns("rival_clock.py", asked, options.seconds, row, lease)
+
+
+def ask_in_turns(
+    tool: str, asked: Mapping[str, Any], seconds: float, row: dict[str, Any], lease: GpuLease
+) -> None:
+    """As `_ask`, of a tool that says when it wants the GPU alone. Waiting for that takes no time
+    of its own.
+    """
+    command = [sys.executable, str(_TOOLS / tool), json.dumps(asked)]
+    ends = time.monotonic() + seconds
+    late: list[str] = []
+    with tempfile.TemporaryFile("w+") as complained, ExitStack() as held:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complained,
+            text=True,
+            bufsize=1,
+        )
+        assert process.stdin is not None and process.stdout is not None
+
+        def end() -> None:
+            late.append(tool)
+            process.kill()
+
+        def take(*, alone: bool) -> None:
+            nonlocal ends, timer
+            timer.cancel()
+            began = time.monotonic()
+            held.close()
+            held.enter_context(lease.hold(exclusive=alone, purpose="an independent clock"))
+            ends += time.monotonic() - began
+            timer = threading.Timer(max(0.0, ends - time.monotonic()), end)
+            timer.start()
+
+        timer = threading.Timer(seconds, end)
+        take(alone=False)
+        for line in process.stdout:
+            if not line.startswith("{"):
+                continue
+            found = json.loads(line)
+            if "ready" in found:
+                take(alone=True)
+                process.stdin.write("\n")
+                continue
+            merge(row, found)
+            if "times_ms" in found:
+                take(alone=False)
+        code = process.wait()
+        timer.cancel()
+        process.stdin.close()
+        if late:
+            row["late"] = tool
+        elif code:
+            row["error"] = _last_words(complained, tool, code)
 
 
 def _ask(tool: str, words: list[str], seconds: float, row: dict[str, Any]) -> None:
@@ -106,9 +177,13 @@ def _ask(tool: str, words: list[str], seconds: float, row: dict[str, Any]) -> No
             if line.startswith("{"):
                 merge(row, json.loads(line))
         if code:
-            complained.seek(0)
-            lines = complained.read().strip().splitlines() or [f"{tool} ended with {code}"]
-            row["error"] = lines[-1][:500]
+            row["error"] = _last_words(complained, tool, code)
+
+
+def _last_words(complained: IO[str], tool: str, code: int) -> str:
+    complained.seek(0)
+    lines = complained.read().strip().splitlines() or [f"{tool} ended with {code}"]
+    return lines[-1][:500]
 
 
 def merge(row: dict[str, Any], found: Mapping[str, Any]) -> None:
@@ -170,6 +245,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--only", nargs="+", default=(), help="shell patterns of problems' names")
     parser.add_argument("--jobs", type=int, default=1, help="problems at once (default: 1)")
+    parser.add_argument(
+        "--baselines",
+        type=lambda names: names.split(","),
+        default=list(BASELINES),
+        help="what both are held to: eager and any of compile, max_autotune (default: all)",
+    )
     parser.add_argument("--seconds", type=float, default=600.0, help="for each part of a problem")
     parser.add_argument("--again", action="store_true", help="try what was late once more")
     parser.add_argument("--list", action="store_true", help="run nothing")

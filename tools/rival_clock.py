@@ -5,7 +5,9 @@
 Prints a line of JSON after each part, so that a call that is cut short leaves what it had: the
 rivals' own gate, errors against float64, what a kernel keeps between calls, and times. Times are
 those of CUDA events around one forward each, with the L2 cache flushed before, ways by turns;
-medians. Without CUDA there are no times.
+medians. Without CUDA there are no times. With `"turns": true` it prints `{"ready": true}` whenever
+it would time, and waits for a line on its standard input: the GPU should be its own by then.
+`"baselines"` names what is timed beside eager, of compile and max_autotune (both, if left out).
 
 KernelBench's convention makes weights equal: the same seed before both constructors, and no more.
 """
@@ -34,6 +36,8 @@ _IN_A_ROUND, _ROUNDS, _WARMUP = 10, 9, 5
 #: Twice the largest L2 cache there is (H200: 50 MiB, GB200: 126 MiB). Source: NVIDIA datasheets.
 _FLUSHED_BYTES = 256 << 20
 _WEIGHTS, _INPUTS = 7, 3
+#: What is timed beside eager and the kernels: torch.compile, by mode.
+BASELINE_MODES = {"compile": None, "max_autotune": "max-autotune-no-cudagraphs"}
 
 
 def load(path: str, name: str) -> ModuleType:
@@ -196,31 +200,35 @@ def what_it_keeps(contest: Contest, name: str) -> list[str]:
     return kept
 
 
-def ways_of(contest: Contest, names: Sequence[str]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """What is timed: eager, compiled, and the kernels; compiled ones as they are first called."""
-    yield "eager", contest.eager
-    for name in names:
-        yield name, contest.kernels[name]
-    yield "compile", torch.compile(contest.eager)
-    yield "max_autotune", torch.compile(contest.eager, mode="max-autotune-no-cudagraphs")
+def groups_of(
+    contest: Contest, names: Sequence[str], baselines: Sequence[str]
+) -> Iterator[dict[str, Callable[..., Any]]]:
+    """What is timed, in the order in which it is made ready; compiled ones as they are called."""
+    yield {"eager": contest.eager, **{name: contest.kernels[name] for name in names}}
+    for name in baselines:
+        yield {name: torch.compile(contest.eager, mode=BASELINE_MODES[name])}
 
 
-def time_ways(contest: Contest, names: Sequence[str], ends: float) -> Iterator[dict[str, Any]]:
+def time_ways(
+    contest: Contest, names: Sequence[str], asked: Mapping[str, Any], ends: float
+) -> Iterator[dict[str, Any]]:
     """Medians in milliseconds by way; anew with each way that came up in time."""
     values = contest.inputs(_INPUTS)
     flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device=contest.device)
     ready: dict[str, Callable[..., Any]] = {}
-    for name, way in ways_of(contest, names):
+    for group in groups_of(contest, names, asked.get("baselines", tuple(BASELINE_MODES))):
         if time.monotonic() > ends:
             return
-        try:
-            for _ in range(_WARMUP):
-                way(*values)
-            torch.cuda.synchronize()
-        except Exception as ex:  # noqa: BLE001  # what a stranger's kernel or a compiler raises
-            yield {"failures": {name: f"{type(ex).__name__}: {str(ex)[:300]}"}}
-            continue
-        ready[name] = way
+        for name, way in group.items():
+            try:
+                for _ in range(_WARMUP):
+                    way(*values)
+                torch.cuda.synchronize()
+                ready[name] = way
+            except Exception as ex:  # noqa: BLE001  # what a stranger's kernel or a compiler raises
+                yield {"failures": {name: f"{type(ex).__name__}: {str(ex)[:300]}"}}
+        if asked.get("turns"):
+            yield {"ready": True}
         samples: dict[str, list[float]] = {each: [] for each in ready}
         for _ in range(_ROUNDS):
             for each, called in ready.items():
@@ -254,13 +262,15 @@ def look_at(asked: Mapping[str, Any], device: str) -> Iterator[dict[str, Any]]:
                 except Exception as ex:  # noqa: BLE001  # a stranger's kernel may raise anything
                     yield {"failures": {name: f"{part.__name__}: {type(ex).__name__}: {ex}"[:400]}}
         if device == "cuda":
-            yield from time_ways(contest, list(contest.kernels), ends)
+            yield from time_ways(contest, list(contest.kernels), asked, ends)
 
 
 def main(asked: Mapping[str, Any], device: str) -> None:
     """Print the rows as they come."""
     for row in look_at(asked, device):
         print(json.dumps(row), flush=True)
+        if "ready" in row:
+            sys.stdin.readline()
 
 
 if __name__ == "__main__":

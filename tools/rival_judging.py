@@ -3,7 +3,7 @@
     python tools/rival_judging.py '{"problem": FILE, "theirs": FILE, "runs": DIRECTORY or ""}'
 
 Prints a line of JSON after each part: what the text says and which mends there are, the verdict on
-theirs, the verdict on ours, and without a GPU the independent check at small sizes in the
+ours, the verdict on theirs, and without a GPU the independent check at small sizes in the
 interpreter (with one, tools/rival_clock.py runs by itself).
 """
 
@@ -13,8 +13,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,21 @@ from kmem.measure.source_check import check_source
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.source.load import construct_model, execute_problem, load_problem
-from kmem.records import Contract, Device, Kernel, Measurement, Problem, Status, fastest_baseline
+from kmem.records import (
+    BASELINES,
+    Baseline,
+    Contract,
+    Device,
+    Kernel,
+    Measurement,
+    Problem,
+    RunResult,
+    Status,
+    fastest_baseline,
+)
 from kmem.run.directory import small_constants_beside
 from kmem.run.evaluation.single import Case, Terms, judge_case, make_case
+from kmem.run.report.loading import load_run
 from kmem.run.setup.session import open_session
 from kmem.whole.process import interpret_as_the_judge
 
@@ -64,6 +77,12 @@ def judge_rival(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"signs": signs_of(released)}
     source, mends = mend_source(released)
     yield {"mends": mends, "refused": [refusals_of(released), refusals_of(source)]}
+    names = tuple(asked.get("baselines", BASELINES))
+    ours = find_ours(problem, Path(asked["runs"]), device) if asked["runs"] else None
+    if ours is not None:  # first: what is known of it costs nothing
+        yield {"ours": ours.kernel.source}
+        verdict = ours.verdict or judge(problem, ours.kernel, device, names)
+        yield {"judge": {"ours": verdict}}
     try:
         pairing = pair_with(problem, source) if device else pair_apart(problem, source)
         if pairing.is_needed:
@@ -75,10 +94,7 @@ def judge_rival(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             }
     except Exception as ex:  # noqa: BLE001  # what a stranger's constructor raises; the judge tells
         yield {"failures": {"pairing": f"{type(ex).__name__}: {str(ex)[:300]}"}}
-    yield {"judge": {"theirs": judge(problem, Kernel(source), device)}}
-    ours = find_ours(problem, Path(asked["runs"]), device) if asked["runs"] else None
-    if ours is not None:
-        yield {"judge": {"ours": judge(problem, ours, device)}, "ours": ours.source}
+    yield {"judge": {"theirs": judge(problem, Kernel(source), device, names)}}
     if device is None:
         yield from check_small(problem, asked)
 
@@ -126,7 +142,9 @@ def _held(module: torch.nn.Module) -> list[Held]:
 # ---- the judge
 
 
-def judge(problem: Problem, kernel: Kernel, device: Device | None) -> dict[str, Any]:
+def judge(
+    problem: Problem, kernel: Kernel, device: Device | None, baselines: Sequence[str]
+) -> dict[str, Any]:
     """The judge's verdict as a row; times only where there is a GPU."""
     refused = refusals_of(kernel.source)
     if refused:  # the judge would say so after it has traced the problem
@@ -136,14 +154,21 @@ def judge(problem: Problem, kernel: Kernel, device: Device | None) -> dict[str, 
         make_case(Path(problem.path), kernel.source, terms)
     except KmemError as ex:
         return {"status": Status.WRONG_CONTRACT.value, "log": first_line(ex)}
-    measurement, baselines = judge_case(
+    measurement, timed = judge_case(
         Case(problem, kernel, terms),
         device or _TARGET,
         gpu=device is not None,
         announce=lambda text: None,
+        baselines=baselines,
     )
+    return _row_of(measurement, timed, is_measured=device is not None)
+
+
+def _row_of(
+    measurement: Measurement, baselines: Sequence[Baseline], *, is_measured: bool
+) -> dict[str, Any]:
     best = fastest_baseline(baselines)
-    timing = measurement.timing if device is not None else None
+    timing = measurement.timing if is_measured else None
     return {
         "status": measurement.status.value,
         "log": measurement.log.strip()[:2000],
@@ -153,7 +178,7 @@ def judge(problem: Problem, kernel: Kernel, device: Device | None) -> dict[str, 
         "latency_ms": timing.latency_ms if timing else None,
         "ratio": timing.ratio if timing else None,
         "interval": [timing.ratio_low, timing.ratio_high] if timing else None,
-        "best": best.name if best and device else None,
+        "best": best.name if best and is_measured else None,
     }
 
 
@@ -177,7 +202,15 @@ def _worst(measurement: Measurement) -> dict[str, Any]:
 # ---- ours
 
 
-def find_ours(problem: Problem, runs: Path, device: Device | None) -> Kernel | None:
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Our kernel, and what the judge said of it on a GPU of this kind in its own run, if it did."""
+
+    kernel: Kernel
+    verdict: dict[str, Any] | None = None
+
+
+def find_ours(problem: Problem, runs: Path, device: Device | None) -> Ours | None:
     """The best kernel that runs below a directory, or a database, have for this very problem."""
     if not runs.is_dir():
         return _remembered(problem, runs, device)
@@ -192,16 +225,25 @@ def find_ours(problem: Problem, runs: Path, device: Device | None) -> Kernel | N
     best = max(found)[1]
     constants = small_constants_beside(best)
     small = constants.read_text(encoding="utf-8") if constants.is_file() else ""
-    return Kernel(best.read_text(encoding="utf-8"), small_constants=small)
+    kernel = Kernel(best.read_text(encoding="utf-8"), small_constants=small)
+    return Ours(kernel, verdict_of(load_run(best.parent).outcome, device))
 
 
-def _remembered(problem: Problem, database: Path, device: Device | None) -> Kernel | None:
+def verdict_of(result: RunResult, device: Device | None) -> dict[str, Any] | None:
+    is_of_here = device is not None and result.target == device.name and not result.estimated
+    if not is_of_here or result.best is None:
+        return None
+    return _row_of(result.best.measurement, result.baselines, is_measured=True)
+
+
+def _remembered(problem: Problem, database: Path, device: Device | None) -> Ours | None:
     registry = collect(build_plugin_manager())
     target = device or _TARGET
     with Memory(database) as memory:
         session = open_session(problem, Contract(), target, device is not None, registry, memory)
         hits = [hit for hit in memory.winners.recall(session.graph_key) if hit.exact]
-        return remembered_kernel(session, hits[0]) if hits else None
+        kernel = remembered_kernel(session, hits[0]) if hits else None
+        return Ours(kernel) if kernel else None
 
 
 # ---- without a GPU
