@@ -11,6 +11,7 @@
 - library_calls.py: library calls and constants as text.
 - placing.py: values that lie within the result of a concatenation.
 - counters.py: counters of batches, moved along by one call.
+- lifetimes.py: what a forward needs no more is let go of.
 - plan.py: what is to be written out, and the order of its steps.
 - forward.py: the forward of one workload, and what its inputs are recognised by.
 - reference.py: what of the problem's own text a module carries.

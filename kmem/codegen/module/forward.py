@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from kmem.codegen.module.entries import Launcher
 from kmem.codegen.module.fetching import STATE, write_fetches, write_unpacking
 from kmem.codegen.module.library_calls import write_call, write_constant
+from kmem.codegen.module.lifetimes import release_early
 from kmem.codegen.module.placing import Placement, Slices
 from kmem.codegen.module.plan import SitePlan, WorkloadPlan, makes, reads, schedule
 from kmem.codegen.steady import SteadyValues, find_steady
@@ -137,7 +138,7 @@ def write_forward(
         device = f"{_first_tensor(graph)}.device"
         memory = f"torch.empty({scratch_bytes}, dtype=torch.uint8, device={device})"
         lines.append(f"{_SCRATCH} = {memory}")
-    lines += body
+    lines += release_early(body, graph.outputs)
     result = ", ".join(graph.outputs)
     lines.append(f"return ({result},)" if graph.returns_tuple else f"return {result}")
     given = ["self", *([STATE] if state else []), *input_names(graph)]
