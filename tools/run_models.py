@@ -10,9 +10,8 @@ For KernelBench level 3 and for the models that ship, on a machine with a GPU:
 Each model ends within `--within` minutes, baselines and proofs included. `--jobs` run side by side
 on each of `--gpus` cards and share the cores: search and compilation do, timings take turns. What
 has finished is not done again, so a run that was ended goes on with the same command. The table in
-DIR has one row a model; rows.jsonl beside it has all figures. A model's gain is over the best other
-way to run it that is launched alike, eager among them; under CUDA graphs it is over the best that
-is under CUDA graphs too.
+DIR has one row a model; rows.jsonl beside it has all figures, of which tools/models_page.py makes a
+page.
 
 `--dry` plans every model without a GPU (some ten seconds each) and says how long all would take.
 What limits a card with many jobs is what nobody can share: timings, and max-autotune's own.
@@ -20,24 +19,26 @@ What limits a card with many jobs is what nobody can share: timings, and max-aut
 
 import argparse
 import json
-import math
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
+import torch
+import triton
+from models_page import figures_of, write_table
+
 from kmem.bench.sharing import share_cores
 from kmem.errors import KmemError
 from kmem.host.visible_gpus import visible_gpus
-from kmem.whole.holding import with_baselines
-from kmem.whole.proving.clock import is_graph
-from kmem.whole.proving.proof import Proof
 
 #: Beyond a model's minutes, for what was begun just before; then it is ended.
 _GRACE_S = 120
@@ -46,8 +47,6 @@ _GRACE_S = 120
 #: for max-autotune's timings and for one piece that is tried. Guesses.
 _OPENING_S, _BASELINES_S, _PROOF_S = 30.0, 60.0, 60.0
 _HELD_S, _HELD_BY_PIECE_S = 60.0, 15.0
-_COLUMNS = ("eager", "best", "ours", "gain", "best_graph", "graph", "graph_gain")
-_TIMES = ("eager_ms", "composed_ms", "baselines_ms", "gains")
 
 
 def main() -> None:
@@ -71,7 +70,7 @@ def main() -> None:
                 lines.write(json.dumps(row) + "\n")
             sys.stderr.write(f"{_describe(row)}\n")
             rows.sort(key=lambda row: _number(Path(row["file"])))
-            (asked.out / "table.md").write_text(_table(rows), encoding="utf-8")
+            (asked.out / "table.md").write_text(write_table(rows), encoding="utf-8")
 
 
 def _read_arguments() -> argparse.Namespace:
@@ -181,7 +180,15 @@ def _run_in(file: Path, asked: argparse.Namespace, environment: dict[str, str]) 
     command += ["--piece-minutes", f"{asked.piece_minutes:g}"]
     command += ["--out", str(out), *(["--target", asked.target] if asked.target else [])]
     started = time.monotonic()
-    row: dict[str, Any] = {"file": str(file), "name": file.stem}
+    row: dict[str, Any] = {
+        "file": str(file),
+        "name": file.stem,
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "versions": f"torch {torch.__version__}, triton {triton.__version__}, "
+        f"Python {platform.python_version()}",
+        "asked": f"{len(asked.models)} given, --within {asked.within:g} --jobs {asked.jobs}"
+        + (f" --gpus {asked.gpus}" if asked.gpus else ""),
+    }
     try:
         ended = subprocess.run(
             command,
@@ -201,76 +208,11 @@ def _run_in(file: Path, asked: argparse.Namespace, environment: dict[str, str]) 
         return {**row, "fault": f"exit code {ended.returncode}: {said[-1][:200]}"}
 
 
-def _figures(row: dict[str, Any]) -> dict[str, float | None]:
-    """Times in milliseconds, and gains over the best other way that is launched alike.
-
-    A model of which nothing is kept runs as it is, in the best way there is: its gain is 1, as a
-    problem's is that `kmem bench` finds no improvement for.
-    """
-    before = Proof(True, "", **_times(row, "beginning"))
-    kept = bool(row.get("proved") and row.get("proof"))
-    found = with_baselines(Proof(True, "", **_times(row, "proof")), before) if kept else before
-    times = {**found.baselines_ms, "eager": found.eager_ms}
-    best = {is_graph(name): times[name] for name in found.best}
-    gains = {graph: found.gain(graph=graph) for graph in (False, True)}
-    return {
-        "eager": found.eager_ms,
-        "best": best.get(False),
-        "ours": found.composed_ms if kept else None,
-        "best_graph": best.get(True),
-        "graph": found.baselines_ms.get("composed_graph") if kept else None,
-        "gain": gains[False][1] if gains[False] else row.get("speedup", 1.0) if kept else 1.0,
-        "graph_gain": gains[True][1] if gains[True] else 1.0,
-    }
-
-
-def _times(row: dict[str, Any], key: str) -> dict[str, Any]:
-    """What a row holds of a proof's times."""
-    found = row.get(key) or {}
-    return {name: found[name] for name in _TIMES if found.get(name) is not None}
-
-
 def _describe(row: dict[str, Any]) -> str:
     if "fault" in row:
         return f"{row['name']}: {row['fault']}"
-    gain = _figures(row)["gain"]
+    gain = figures_of(row)["gain"]
     return f"{row['name']}: {gain or 1.0:.3f}x in {row['seconds']:.0f} s"
-
-
-def _table(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| model | eager ms | best other ms | kmem ms | gain | best as a graph ms "
-        "| kmem as a graph ms | gain | pieces | rest | seconds |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|--:|",
-    ]
-    gains = []
-    for row in rows:
-        if "fault" in row:
-            lines.append(f"| {row['name']} | {row['fault']} {'| ' * 9}{row['seconds']:.0f} |")
-            continue
-        found = _figures(row)
-        gains.append(found["gain"] or 1.0)
-        kept = sum(piece["status"] == "kept" for piece in row["pieces"])
-        cells = [_cell(found[column]) for column in _COLUMNS]
-        rest = (row.get("proof") or {}).get("rest", "-")
-        parts = len(row.get("parts", row["pieces"]))
-        lines.append(
-            f"| {row['name']} | {' | '.join(cells)} | {kept} of {parts} | {rest} | "
-            f"{row['seconds']:.0f} |"
-        )
-    if gains:
-        mean = math.exp(sum(map(math.log, gains)) / len(gains))
-        ahead, behind = sum(gain > 1.02 for gain in gains), sum(gain < 0.98 for gain in gains)
-        kind = "estimated" if any(row.get("estimated") for row in rows) else "measured"
-        lines.append(
-            f"\n{len(gains)} of {len(rows)} ended; geometric mean {mean:.3f}x, {kind}; "
-            f"{ahead} more than 2% faster, {behind} below 0.98."
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
 
 
 if __name__ == "__main__":
