@@ -9,7 +9,7 @@ import torch
 from module_problems import problem, recipe
 
 from kmem.codegen.regions import reductions
-from kmem.codegen.rows.access import line_classes, vector_lanes
+from kmem.codegen.rows.access import line_classes, run_elements, vector_lanes
 from kmem.codegen.rows.space import fit_settings, sharing_places
 from kmem.devices import named_target
 from kmem.recipes import Recipe, Site
@@ -531,6 +531,40 @@ def test_bfloat16_rows_that_start_beside_16_bytes_round_once() -> None:
             recipe("row-norm"), source, H200, settings=settings, contract=contract, tolerance=4e-3
         )
     ) == len(STRATEGIES)
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("columns", [640, 645])  # the second start beside 16 bytes
+@pytest.mark.parametrize(
+    ("name", "expression", "inputs"),
+    [
+        ("online-softmax", "torch.softmax(x, 1)", "torch.randn(3, COLUMNS) * 30"),
+        ("online-softmax", "torch.softmax(x, 1)", "torch.randn(2, COLUMNS, 3)"),
+        ("split-reduction", "torch.logsumexp(x, 1)", "torch.randn(3, COLUMNS) * 30"),
+        (
+            "fused-cross-entropy",
+            "F.cross_entropy(x, y)",
+            "torch.randn(5, COLUMNS) * 30, torch.tensor([0, 3, COLUMNS - 1, -100, 600])",
+        ),
+    ],
+)
+def test_a_thread_reduces_its_neighbours_of_a_softmax_by_itself(
+    name: str, expression: str, inputs: str, columns: int
+) -> None:
+    parameters = "x, y" if "y" in expression.split("(")[1] else "x"
+    source = problem(expression, inputs.replace("COLUMNS", str(columns)), parameters=parameters)
+    chosen, site = match_one(name, source)
+    strategies = ("loop", "split", "pipelined") if chosen.element_output else ("loop", "split")
+    settings = [
+        {**setting(strategy, columns=128), "num_warps": 1, "ACCURACY": accuracy}
+        for strategy in strategies
+        for accuracy in (0, 1)
+    ]
+    # 128 elements of a tile over 32 threads, where they lie side by side
+    assert run_elements(site.detail, 128, 1) == (1 if "COLUMNS, 3" in inputs else 4)
+    assert len(check_recipe(chosen, source, H200, settings=settings, tolerance=1e-6)) == len(
+        settings
+    )
 
 
 LINED = [

@@ -9,8 +9,9 @@ A kind has one or two fp32 (index: int32) states per row. Four texts make them:
 Names in the surrounding kernel: BK, BR tile sizes, EVEN_R (no tail), valid (1, BR) mask, r (1, BR)
 index in the row, count (elements that this program reduces, as fp32), lane_count (1, BR) elements
 per lane, part_count (1, SPLIT) elements per partial, part_valid its mask, step the 1-based loop
-step, COMPENSATED whether loops keep what their sums lose to rounding. All reduce along axis 1 and
-keep it; `combine` of a single row's parts reduces to scalars.
+step, COMPENSATED whether loops keep what their sums lose to rounding, RUN elements of a tile that
+a thread holds side by side and may reduce by itself (if `reduces_runs`). All reduce along axis 1
+and keep it; `combine` of a single row's parts reduces to scalars.
 
 NaN and ties follow torch: a NaN wins every max, min and argmax; the first of equals wins.
 """
@@ -46,6 +47,8 @@ class Reduction(ABC):
     adds: bool = False
     #: How often `finish` reduces across lanes.
     across_lanes: int = 1
+    #: Whether a lane is RUN elements of a tile.
+    reduces_runs: bool = False
 
     @abstractmethod
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
@@ -221,6 +224,7 @@ class _SoftmaxStatistics(Reduction):
     states = ("max", "sum")
     across_lanes = 2
     adds = True
+    reduces_runs = True
     # x * scale - m as one fma takes a maximum that was rounded from a product that was not: at 1e10
     # up to 500 is left where 0 is meant.
     wants_rounded_values = True
@@ -256,22 +260,25 @@ class _SoftmaxStatistics(Reduction):
 
     def start(self, name: tuple[str, ...]) -> list[str]:
         return [
-            f"{name[0]}_lanes = tl.full((BK, BR), float('-inf'), tl.float32)",
-            f"{name[1]}_lanes = tl.zeros((BK, BR), tl.float32)",
-            *start_lost(name[1:]),
+            f"{name[0]}_lanes = tl.full((BK, BR // RUN), float('-inf'), tl.float32)",
+            f"{name[1]}_lanes = tl.zeros((BK, BR // RUN), tl.float32)",
+            *start_lost(name[1:], "BR // RUN"),
         ]
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
         top, total = f"{name[0]}_lanes", f"{name[1]}_lanes"
         lost = f"{name[1]}_lost"
         fix, part = f"{name[1]}_fix", f"{name[1]}_part"
-        tile, base = f"{name[0]}_tile", f"{name[0]}_base"
+        tile, base, runs = f"{name[0]}_tile", f"{name[0]}_base", f"{name[0]}_runs"
         return [
             f"{tile} = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
-            f"{name[0]}_new = tl.maximum({top}, {tile})",
+            # a lane's sum is brought to a new maximum once for a run: an exponential the less for
+            # all of its elements but one
+            f"{runs} = tl.reshape({tile}, (BK, BR // RUN, RUN))",
+            f"{name[0]}_new = tl.maximum({top}, tl.max({runs}, axis=2))",
             f"{base} = {self._base(f'{name[0]}_new')}",
             f"{fix} = tl.exp({top} - {base})",
-            f"{part} = tl.exp({tile} - {base})",
+            f"{part} = tl.sum(tl.exp({runs} - {base}[:, :, None]), axis=2)",
             *when_compensated(
                 [
                     f"{total} = {total} * {fix}",

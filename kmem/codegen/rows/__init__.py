@@ -4,6 +4,7 @@
 - pointwise_kernel.py: the kernel, settings and cost of a region without reductions.
 - launching.py: index arithmetic of row kernels, and what launchers allocate.
 - access.py: loads and stores of row kernels, 16 bytes at a time.
+- rotated.py: those of rows that start beside 16 bytes, and which of all kinds a kernel has.
 - space.py: settings of row kernels.
 - cost.py: what a setting of a row kernel should cost.
 - passes.py: text of the passes over a row.

@@ -1,26 +1,22 @@
 """Loads and stores of row kernels, 16 bytes at a time even where lines do not start at 16 bytes.
 
-A row of 65535 fp32 values starts up to 3 values before a multiple of 16 bytes; those are its head.
-Loads from its start would move 4 bytes each, with an address and a mask for every value.
-`_RotatedAccess` numbers the elements of a row from the first aligned one, those of the head last:
-slot s is element s + head, or s + head - R from there on. Tiles of slots are then whole aligned
-vectors up to `bound`, and the elements beyond, fewer than a vector's on either side of the row's
-end, go one by one.
+rotated.py has rows that start beside 16 bytes.
 
 Where rows run across memory, element r of 4095 neighbouring rows is a line of 4095 values, and
 lines start at 4 places beside 16 bytes, in turn. Lines of one class, r % 4, start alike.
-`_ClassedAccess` lets a part reduce one class: it numbers the rows from the last aligned place
+`ClassedAccess` lets a part reduce one class: it numbers the rows from the last aligned place
 before a line, slot s being row s - shift, and tiles of slots are whole aligned vectors. Those that
 two lines share are read for both; what they hold of the other line goes to slots before row 0 or
 after the last, which are not stored, so that loads need no mask for it.
 
 A row over several axes, as the channels of a group and their pixels, is a row of lines. Where a
 tile would cross from one line to the next, each of its elements would need a division, an address
-and a value of its own of whatever changes from line to line. `_LinedAccess` cuts lines into parts
+and a value of its own of whatever changes from line to line. `LinedAccess` cuts lines into parts
 instead, so that no program sees two of them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import gcd, prod
 
 from kmem.codegen.regions.pointwise import compute_type
@@ -30,7 +26,8 @@ from kmem.recipes import Settings
 from kmem.records import DTYPE_BYTES
 
 #: Bytes of the widest load of a thread.
-_VECTOR_BYTES = 16
+VECTOR_BYTES = 16
+WARP_THREADS = 32
 
 
 def vector_lanes(region: Region) -> int:
@@ -72,6 +69,18 @@ def line_classes(region: Region) -> int:
     return classes if is_worthwhile and not any(end % lanes for end in ends) else 1
 
 
+def run_elements(region: Region, tile: int, warps: int) -> int:
+    """Neighbours along the row of a tile of so many elements that one thread loads as a vector.
+
+    1 where rows run across memory, or over several axes.
+    """
+    loads = [load for load in region.loads if _covers(region, load.strides)]
+    if len(region.reduced) != 1 or any(load.strides[region.reduced[0]] != 1 for load in loads):
+        return 1
+    lanes = min((VECTOR_BYTES // DTYPE_BYTES[load.dtype] for load in loads), default=1)
+    return max(1, min(lanes, tile // (WARP_THREADS * warps)))
+
+
 def _lanes_if_alike(
     items: Sequence[tuple[Sequence[int], str]], others: Sequence[int], unit: int
 ) -> int:
@@ -82,47 +91,45 @@ def _lanes_if_alike(
         others: axes along which all must start alike.
         unit: the axis along which all must have unit stride.
     """
-    lanes = max((_VECTOR_BYTES // DTYPE_BYTES[dtype] for _, dtype in items), default=1)
+    lanes = max((VECTOR_BYTES // DTYPE_BYTES[dtype] for _, dtype in items), default=1)
     places = {tuple(strides[axis] % lanes for axis in others) for strides, _ in items}
     has_unit_stride = all(strides[unit] == 1 and min(strides) >= 0 for strides, _ in items)
     return lanes if len(places) == 1 and has_unit_stride else 1
-
-
-def row_access(region: Region, settings: Settings, like: Region | None = None) -> "RowAccess":
-    """What writes the loads and stores of programs.
-
-    Args:
-        settings: as space.fit_settings leaves them.
-        like: the region at the sizes that decide how; with vectors of one element, each way is
-            right for any sizes.
-    """
-    if settings["STRATEGY"] == "classes":
-        return _ClassedAccess(region)
-    if settings["LINED"]:
-        return _LinedAccess(region)
-    is_rotated = settings["BK"] == 1 and vector_lanes(like or region) > 1
-    return _RotatedAccess(region) if is_rotated else RowAccess(region)
 
 
 def _covers(region: Region, strides: Sequence[int]) -> bool:
     return all(strides[axis] for axis in (*region.kept[-1:], *region.reduced))
 
 
-def _covering(region: Region) -> dict[str, tuple[int, ...]]:
+def covering_loads(region: Region) -> dict[str, tuple[int, ...]]:
     """Strides of the loads that have an element of their own for every element of a tile."""
     return {load.name: load.strides for load in region.loads if _covers(region, load.strides)}
+
+
+@dataclass(frozen=True, slots=True)
+class InnerTiles:
+    """Tiles of a row that need less care than its last ones.
+
+    `end` is where they end, from `begin` on, as an expression that is a multiple of BR away from
+    it; `access` writes them.
+    """
+
+    end: str
+    access: "RowAccess"
 
 
 class RowAccess(OffsetWriter):
     """Loads and stores of a tile at (k, r) under the masks of OffsetWriter.
 
     `width` is the tile's. `rest`, if there is one, writes a tile of its own for the elements that
-    `store` leaves out. `left` is how many elements the row has from the first one of part
-    `part_index` on, none where that is not one (`part_valid`).
+    `store` leaves out, and `inner_tiles` loads a row's first tiles otherwise. `left` is how many
+    elements the row has from the first one of part `part_index` on, none where that is not one
+    (`part_valid`).
     """
 
     width = "BR"
     rest: "RowAccess | None" = None
+    inner_tiles: "InnerTiles | None" = None
     left = "R - part_index * SEGMENT"
 
     def segment(self) -> list[str]:
@@ -132,7 +139,7 @@ class RowAccess(OffsetWriter):
     def load(self, item: Load, policy: str) -> list[str]:
         """The value of a load; `policy` is further arguments of tl.load."""
         offset, mask = self.offset(item.name, item.strides), self.mask(item.strides)
-        return [_load_line(item, offset, f"{mask}{policy}")]
+        return [load_line(item, offset, f"{mask}{policy}")]
 
     def store(self, store: Store, policy: str) -> str:
         """A row-level or an element-level store; `policy` is further arguments of tl.store."""
@@ -147,118 +154,12 @@ class RowAccess(OffsetWriter):
         return f"tl.store({store.pointer} + {offset}, {value}{cast}, mask={mask})"
 
 
-def _load_line(item: Load, offset: str, mask: str) -> str:
+def load_line(item: Load, offset: str, mask: str) -> str:
     cast = f".to({compute_type(item.dtype)})"
     return f"{item.name} = tl.load(p{item.operand} + {offset}, mask={mask}){cast}"
 
 
-class _RotatedAccess(RowAccess):
-    """One row a program, rotated to its first aligned element (see the module's docstring).
-
-    LANES is `vector_lanes`.
-    """
-
-    def __init__(self, region: Region) -> None:
-        super().__init__(region)
-        self.covering = {
-            f"{store.pointer}_out": store.strides for store in region.stores if not store.is_row
-        }
-        self.covering |= _covering(region)
-        self.rest = _LeftOverAccess(region)
-
-    def constants(self, settings: Settings) -> dict[str, object]:
-        return super().constants(settings) | {"LANES": vector_lanes(self.region)}
-
-    def rows(self) -> list[str]:
-        # BK is 1; a number, as branches need it, where k is a tensor
-        first = self._first(next(iter(self.covering)), "tile")
-        return [
-            *super().rows(),
-            f"head = (-({first})).to(tl.int32) & (LANES - 1)",
-            "bound = (R - head) // LANES * LANES",
-        ]
-
-    def columns(self, start: str, end: str) -> list[str]:
-        lines = [
-            f"slot = {start} + tl.arange(0, BR)[None, :]",
-            f"valid = slot < {end}",
-            "whole = slot < bound",
-            *_elements("r", "slot"),
-        ]
-        lines += [f"group = ({start} - bound) // LANES + tl.arange(0, BR // LANES)[None, :, None]"]
-        for number in range(2):  # the vectors of slots from `bound` on, whose elements lie apart
-            lanes = f"tl.arange({number} * LANES, {number + 1} * LANES)[None, None, :]"
-            lines += [
-                f"slot{number} = bound + {lanes}",
-                f"valid{number} = (slot{number} < R) & (slot{number} < {start} + BR)",
-                *_elements(f"r{number}", f"slot{number}"),
-            ]
-        return lines
-
-    def load(self, item: Load, policy: str) -> list[str]:
-        if item.name not in self.covering:
-            return super().load(item, policy)
-        name, cast = item.name, f".to({compute_type(item.dtype)})"
-        lines = [
-            f"{name} = tl.load(p{item.operand} + {self._slots(name)}, mask=whole{policy}){cast}"
-        ]
-        lines += [f"{name}_3d = tl.reshape({name}, (1, BR // LANES, LANES))"]
-        for number in range(2):
-            place = f"p{item.operand} + {self._first(name, 'k')} + r{number}"
-            apart = f"tl.load({place}, mask=valid{number}){cast}"
-            lines.append(f"{name}_3d = tl.where(group == {number}, {apart}, {name}_3d)")
-        return [*lines, f"{name} = tl.reshape({name}_3d, (1, BR))"]
-
-    def store(self, store: Store, policy: str) -> str:
-        if store.is_row:
-            return super().store(store, policy)
-        offset = self._slots(f"{store.pointer}_out")
-        return self._store_at(store, offset, self.width, f"whole{policy}")
-
-    def _first(self, name: str, inner: str) -> str:
-        """Offset of a row's first element."""
-        strides = self.covering[name]
-        terms = [
-            f"o{place} * S_{name}_{axis}" for place, axis in enumerate(self.outer) if strides[axis]
-        ]
-        return " + ".join([*terms, f"{inner} * S_{name}_{self.inner}"])
-
-    def _slots(self, name: str) -> str:
-        """Offsets of slots below `bound`.
-
-        The text lets a compiler see a multiple of LANES and a run.
-        """
-        return f"({self._first(name, 'k')} + LANES - 1) // LANES * LANES + slot"
-
-
-class _LeftOverAccess(RowAccess):
-    """The elements of a rotated row among slots start..end that are in no whole vector."""
-
-    width = "2 * LANES"
-
-    def columns(self, start: str, end: str) -> list[str]:
-        lines = [
-            f"slot = bound + tl.arange(0, {self.width})[None, :]",
-            f"valid = (slot >= {start}) & (slot < {end})",
-        ]
-        return [*lines, *_elements("r", "slot"), f"tile0 = tl.zeros((BK, {self.width}), tl.int32)"]
-
-    def mask(
-        self, strides: tuple[int, ...], *, is_store: bool = False, is_row: bool = False
-    ) -> str:
-        return "valid" if is_store or strides[self.reduced[0]] else "None"
-
-
-def _elements(name: str, slot: str) -> list[str]:
-    """`name` = which element of a rotated row each slot is."""
-    return [
-        f"{name} = {slot} + head - tl.where({slot} < R - head, 0, R)",
-        "if WIDE:",
-        f"    {name} = {name}.to(tl.int64)",
-    ]
-
-
-class _LinedAccess(RowAccess):
+class LinedAccess(RowAccess):
     """A part of a line a program, of a row over several axes (see the module's docstring).
 
     begin..end and the innermost place count within the line.
@@ -303,7 +204,7 @@ def region_lines(region: Region) -> int:
     return prod(region.axes[axis].size for axis in region.reduced[:-1])
 
 
-class _ClassedAccess(RowAccess):
+class ClassedAccess(RowAccess):
     """Lines of one class a part (see the module's docstring); begin..end counts those of the class.
 
     LANES are elements of a vector.
@@ -313,12 +214,12 @@ class _ClassedAccess(RowAccess):
 
     def __init__(self, region: Region) -> None:
         super().__init__(region)
-        self.covering = _covering(region)
+        self.covering = covering_loads(region)
         self.classes = line_classes(region)
         self.lanes = 1
         if self.classes > 1:
             dtypes = [load.dtype for load in region.loads if load.name in self.covering]
-            self.lanes = max(_VECTOR_BYTES // DTYPE_BYTES[dtype] for dtype in dtypes)
+            self.lanes = max(VECTOR_BYTES // DTYPE_BYTES[dtype] for dtype in dtypes)
 
     def constants(self, settings: Settings) -> dict[str, object]:
         constants = super().constants(settings)
@@ -363,7 +264,7 @@ class _ClassedAccess(RowAccess):
         first = f"({self._first(item.name)}) // LANES * LANES"
         line = f"place * (CLASSES * S_{item.name}_{self.reduced[0]})"
         mask = f"whole if EVEN_R else whole & valid{policy}"
-        return [_load_line(item, f"{first} + {line} + slot", mask)]
+        return [load_line(item, f"{first} + {line} + slot", mask)]
 
     def _first(self, name: str) -> str:
         """Offset of the first line of this program's class."""

@@ -35,10 +35,11 @@ from dataclasses import dataclass, field
 
 from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Region
-from kmem.codegen.rows.access import RowAccess, row_access
+from kmem.codegen.rows.access import RowAccess, run_elements
 from kmem.codegen.rows.bodies import NUMBER, TICKET, RowBodies
 from kmem.codegen.rows.launching import allocations, assignments, indent
 from kmem.codegen.rows.passes import SHARING, RowPasses
+from kmem.codegen.rows.rotated import row_access
 from kmem.codegen.rows.space import (
     LOOPS,
     fit_settings,
@@ -117,6 +118,12 @@ class _Writer:
         if self.passes.strategy in LOOPS and has_ladder(region):
             self.constants |= {"COMPENSATED": is_compensated(region, self.settings)}
             self.passes.helpers.add(COMPENSATION)
+        if self.passes.strategy in LOOPS and any(
+            REDUCTIONS[item.kind].reduces_runs for item in self.passes.reduces
+        ):
+            tile = int(self.settings["BK"]) * int(self.settings["BR"])
+            run = run_elements(region, tile, int(self.settings["num_warps"]))
+            self.constants |= {"RUN": min(run, int(self.settings["BR"]))}
 
     def emit(self) -> Emission:
         write = {

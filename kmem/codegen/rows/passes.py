@@ -4,7 +4,7 @@ bodies.py joins these lines into the bodies of kernels, and kernel.py into kerne
 carry no indentation: the code that puts them into a loop or a condition adds it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kmem.codegen.regions.reductions import BY_ROW, REDUCTIONS, TO_SCALAR
@@ -144,13 +144,14 @@ class RowPasses:
 
     # --- statements
 
-    def write(self, item: Load | Map, hint: str) -> list[str]:
+    def write(self, item: Load | Map, hint: str, access: RowAccess | None = None) -> list[str]:
         """A load, with an eviction hint where it is streamed, or an expression."""
         if isinstance(item, Map):
             self.helpers.update(item.helpers)
             return [f"{item.name} = {item.text}"]
         is_streamed = self.levels[item.name] and hint and self.offsets.covers_tile(item.strides)
-        return self.offsets.load(item, f', eviction_policy="{hint}"' if is_streamed else "")
+        policy = f', eviction_policy="{hint}"' if is_streamed else ""
+        return (access or self.offsets).load(item, policy)
 
     def write_all(self, items: Iterable[Load | Map], hint: str) -> list[str]:
         """Several of them."""
@@ -191,14 +192,14 @@ class RowPasses:
         """One pass over elements begin..end of the row, lane by lane; leaves its states."""
         reduces = self.reduces_of(number)
         has_moments = self._has_moments(number)
-        body = self.offsets.columns("start", "end")
-        body += ["step += 1.0"] * has_moments
-        body += self.write_all(self.closure(item.read for item in reduces), self._lane_hint())
-        for item in reduces:
-            body += REDUCTIONS[item.kind].update(item.read, item.names)
         lines = [line for item in reduces for line in REDUCTIONS[item.kind].start(item.names)]
         lines += ["step = 0.0"] * has_moments
-        lines += ["for start in range(begin, end, BR):", *indent(body)]
+        inner, first = self.offsets.inner_tiles, "begin"
+        if inner is not None:
+            lines += [f"inner = {inner.end}"]
+            lines += self._lane_loop(reduces, "begin", "inner", inner.access)
+            first = "inner"
+        lines += self._lane_loop(reduces, first, "end", self.offsets)
         if has_moments:
             left = "(end - begin - tl.arange(0, BR)[None, :] + BR - 1) // BR"
             lines += [
@@ -208,6 +209,18 @@ class RowPasses:
         return lines + [
             line for item in reduces for line in REDUCTIONS[item.kind].finish(item.names)
         ]
+
+    def _lane_loop(
+        self, reduces: Sequence[Reduce], first: str, last: str, access: RowAccess
+    ) -> list[str]:
+        """The lanes after the tiles between two places of a row."""
+        body = access.columns("start", "end")
+        body += ["step += 1.0"] * any(item.kind == "moments" for item in reduces)
+        for item in self.closure(item.read for item in reduces):
+            body += self.write(item, self._lane_hint(), access)
+        for item in reduces:
+            body += REDUCTIONS[item.kind].update(item.read, item.names)
+        return [f"for start in range({first}, {last}, BR):", *indent(body)]
 
     # --- handing states over
 

@@ -35,9 +35,9 @@ def steps_in_chain(block: int, elements: int = PROMOTE_ELEMENTS) -> int:
 COMPENSATION = Helper(*ADD_COMPENSATED)
 
 
-def start_lost(states: Sequence[str]) -> list[str]:
-    """What the lanes of summed states have lost before the first tile."""
-    return [f"{state}_lost = tl.zeros((BK, BR), tl.float32)" for state in states]
+def start_lost(states: Sequence[str], width: str = "BR") -> list[str]:
+    """What the lanes of summed states, so many a row, have lost before the first tile."""
+    return [f"{state}_lost = tl.zeros((BK, {width}), tl.float32)" for state in states]
 
 
 def add_lanes(state: str, part: str) -> str:
