@@ -17,6 +17,9 @@ from kmem.codegen.text.accumulate import ADD_COMPENSATED
 from kmem.codegen.text.calls import write_call, write_launch, write_launch_function
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
+#: Ports at which operands are made, a's first.
+OPENINGS = (BEFORE_A, BEFORE_B)
+
 TILE_ORDER = (
     "kmem_tile_of",
     '''
@@ -150,7 +153,7 @@ def opening_arguments(product: Product) -> tuple[str, ...]:
     """Launch arguments of kernels that make both operands of something else, in groups."""
     steps = product.opening_steps or ((), ())
     chains = functions_of(product)
-    groups = zip((BEFORE_A, BEFORE_B), steps, strict=True)
+    groups = zip(OPENINGS, steps, strict=True)
     indexed = [
         f"index=row_index, ROW_STEPS={each.row_steps}" for each in product.before if each.rows
     ]
@@ -166,7 +169,7 @@ def opening_arguments(product: Product) -> tuple[str, ...]:
 
 def functions_of(product: Product) -> Functions:
     """What the kernels of a product are handed at their ports."""
-    openings = zip((BEFORE_A, BEFORE_B), product.before, strict=False)
+    openings = zip(OPENINGS, product.before, strict=False)
     return {AFTER: product.epilogue, **{port: opening.chain for port, opening in openings}}
 
 
@@ -214,7 +217,7 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
     joined = product.joined
     parameters = ["a", *(("b",) if joined is None else joined.parameters)]
     parameters += [f"e{index}" for index in range(len(product.operand_specs))]
-    for port, opening in zip((BEFORE_A, BEFORE_B), product.before, strict=False):
+    for port, opening in zip(OPENINGS, product.before, strict=False):
         count = len(opening.specs) + len(opening.pointers)
         parameters += [f"{port.pointer}{index}" for index in range(count)]
     parameters += ["row_index" for opening in product.before if opening.rows]
