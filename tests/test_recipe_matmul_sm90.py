@@ -2,6 +2,8 @@
 instructions, pipelined copies, no spills.
 """
 
+import re
+
 import pytest
 from compile_sm90 import compile_jobs
 
@@ -156,3 +158,10 @@ def test_streaming_kernels_load_sixteen_bytes_at_a_time(compiled, case):
     ]
     assert streaming and all(kernel["wide_loads"] or kernel["async_copies"] for kernel in streaming)
     assert all(kernel["stack"] == 0 for kernel in streaming)
+
+
+@pytest.mark.parametrize("case", ["gate", "gathered gate", "shared", "gathered shares"])
+def test_results_of_joined_products_are_stored_sixteen_bytes_at_a_time(compiled, case):
+    """Two bytes at a time a gate of 128x256 took 255 registers and three times the instructions."""
+    stores = re.findall(r"st\.global\S*", _main(compiled[case])["ptx"])
+    assert stores and all(".v4" in store for store in stores), stores

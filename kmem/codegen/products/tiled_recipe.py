@@ -104,9 +104,6 @@ _MOST_LIVE = {True: 128, False: 160}
 #: product of 2048 x 11008, 14336 and 5504, and of 4096 x 11008, took 2.2 to 2.6 ps a value and tile
 #: of columns more than the product alone, exact as they were then.
 _MOVED = 6.0
-#: What two products whose columns take turns take of the time of the joined one: the same run, 2 x
-#: 11008 and 2 x 14336 columns, 1.37 to 1.6. Why is not known; nothing spills within the loop.
-_TAKES_TURNS = 1.4
 #: Operations of a compensated addition, and how much more an addition takes beside tensor cores
 #: than a multiply-add does on the FMA units.
 _COMPENSATED_ADDITIONS, _EXPOSED_ADDITIONS = 6, 4.0
@@ -160,8 +157,6 @@ class TiledProducts(Recipe):
         if exact and resident_programs(knobs, loop, device) * knobs.warps < _FEW_WARPS:
             cost *= _STARVED
         cost *= _TALL if knobs.block_m > knobs.block_n else 1.0
-        takes_turns = product.joined is not None and not product.joined.shares
-        cost *= _TAKES_TURNS if takes_turns and not exact else 1.0
         cost *= _ALONG_K if exact and product.k.b == 1 < product.n.b else 1.0
         return cost + _opening_ms(product, knobs, device) + joining_ms(site, device)
 
