@@ -9,17 +9,22 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
+from kmem.codegen.regions.boxes import is_worth_boxes, lower_boxes, may_be_in_box
+from kmem.codegen.regions.indices import puts_together
 from kmem.codegen.regions.lowering import Lowering, RowSpace, find_reduction, space_of
 from kmem.codegen.regions.pointwise import is_identity, write_pointwise
 from kmem.codegen.regions.region import Reduce, Region, simplify_axes
 from kmem.problem.dtypes import LOADABLE
 from kmem.problem.graph import Node, OpGraph
+from kmem.problem.homes import find_homes
 from kmem.problem.operators.reductions import norm_order
 from kmem.problem.operators.row import Call, Channelwise, Layout, Pointwise
 from kmem.problem.operators.table import find_operator, lowering_of
 
 #: More inputs than this would hold too many pointers and tiles in registers.
 MAX_INPUTS = 12
+#: Nodes of a region around a concatenation: with each that joins, all are lowered again.
+_MOST_NODES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,17 @@ def _reduced_later(graph: OpGraph, name: str) -> set[tuple[int, int]]:
 def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:
     """Maximal regions of pointwise nodes over one shape, in graph order, not overlapping.
 
-    Shape changes alone are no region.
+    Around concatenations they may be over several (boxes.py). Shape changes alone are no region.
     """
     return [*graph.once(_grow_pointwise)]
 
 
 def _grow_pointwise(graph: OpGraph) -> list[FoundRegion]:
-    growth = _Growth(graph)
+    of_parts = _BoxGrowth(graph)
+    for node in graph.nodes:
+        if puts_together(graph, node):
+            of_parts.grow(node, RowSpace(node.spec.shape))
+    growth = _Growth(graph, of_parts.found)
     anchors = [node for node in graph.nodes if _is_pointwise(graph, node)]
     # so that what is broadcast joins what it is broadcast to
     for node in sorted(anchors, key=lambda node: -node.spec.numel):
@@ -106,10 +115,10 @@ def _is_marker(graph: OpGraph, node: Node) -> bool:
 class _Growth:
     """Regions found so far in one graph."""
 
-    def __init__(self, graph: OpGraph) -> None:
+    def __init__(self, graph: OpGraph, found: Iterable[FoundRegion] = ()) -> None:
         self.graph = graph
-        self.found: list[FoundRegion] = []
-        self.taken: set[str] = set()
+        self.found: list[FoundRegion] = [*found]
+        self.taken: set[str] = {name for region in self.found for name in region.nodes}
 
     def grow(self, anchor: Node, space: RowSpace) -> None:
         """Add the largest region around an anchor that no region holds yet.
@@ -117,8 +126,12 @@ class _Growth:
         If that cannot be lowered whole, the anchor's own nodes are tried.
         """
         alone = self._unit(anchor)
-        if alone & self.taken:
-            return
+        if not alone & self.taken:
+            chosen = self._grown(alone, space)
+            self._add(self._lower(anchor, space, chosen) or self._lower(anchor, space, alone))
+
+    def _grown(self, alone: set[str], space: RowSpace) -> set[str]:
+        """Nodes with all of their neighbours that fit, and of the neighbours' neighbours."""
         chosen = set(alone)
         changed = True
         while changed:
@@ -127,7 +140,9 @@ class _Growth:
                 if node.name not in chosen and self._fits(node, space, chosen):
                     chosen |= self._unit(node)
                     changed = True
-        region = self._lower(anchor, space, chosen) or self._lower(anchor, space, alone)
+        return chosen
+
+    def _add(self, region: FoundRegion | None) -> None:
         if region is not None:
             self.found.append(region)
             self.taken.update(region.nodes)
@@ -197,7 +212,7 @@ class _Growth:
         read = {name for member in chosen for name in self.graph.node(member).refs()}
         near = chosen | read
         hidden = frozenset(name for name in near if self.graph.node(name) is not whole.node(name))
-        known = whole.found_by(_Growth._lower)
+        known = whole.found_by(type(self)._lower_anew)
         asked = anchor.name, space, frozenset(chosen), hidden
         if asked not in known:
             known[asked] = self._lower_anew(anchor, space, chosen)
@@ -220,6 +235,81 @@ class _Growth:
             return False
         users = self.graph.users(node.name)
         return node.name in self.graph.outputs or any(user.name not in chosen for user in users)
+
+
+class _BoxGrowth(_Growth):
+    """Regions around values that are put together from parts, found so far in one graph."""
+
+    def grow(self, anchor: Node, space: RowSpace) -> None:
+        """Add the largest region around a concatenation, if it saves a copy."""
+        alone = self._unit(anchor)
+        if alone & self.taken or not self._can_write(alone):
+            return
+        chosen = self._without_outer_views(self._grown(alone, space))
+        nodes = [self.graph.node(name) for name in chosen]
+        if is_worth_boxes(self.graph, nodes) and not self._copies_what_lies_there(chosen):
+            self._add(self._lower(anchor, space, chosen))
+
+    def _fits(self, node: Node, space: RowSpace, chosen: set[str]) -> bool:
+        members = self._unit(node)
+        return (
+            len(chosen) < _MOST_NODES
+            and self._can_write(members)
+            and super()._fits(node, space, chosen)
+        )
+
+    def _can_write(self, members: Collection[str]) -> bool:
+        nodes = [self.graph.node(name) for name in members]
+        return all(_is_marker(self.graph, node) or may_be_in_box(self.graph, node) for node in nodes)
+
+    def _lower_anew(self, anchor: Node, space: RowSpace, chosen: set[str]) -> FoundRegion | None:
+        nodes = self._in_graph_order(self.graph.node(name) for name in chosen)
+        outputs = [node.name for node in nodes if self._is_output(node, chosen)]
+        region = lower_boxes(self.graph, chosen, outputs)
+        if region is None:
+            return None
+        return FoundRegion(anchor.name, tuple(node.name for node in nodes), region)
+
+    def _without_outer_views(self, chosen: set[str]) -> set[str]:
+        """The region without views of its results, and without those of what it alone reads so.
+
+        They cost nothing where they are, and others may want to take them.
+        """
+        kept = set(chosen)
+        changed = True
+        while changed:
+            changed = False
+            for node in self._in_graph_order(self.graph.node(name) for name in kept):
+                unit = self._unit(node)
+                if node.name in kept and (self._is_last(unit, kept) or self._is_first(node, kept)):
+                    kept -= unit
+                    changed = True
+        return kept
+
+    def _is_last(self, unit: set[str], chosen: set[str]) -> bool:
+        """Whether a unit hands views of the region's results to others alone."""
+        nodes = [self.graph.node(name) for name in unit]
+        users = {user.name for name in unit for user in self.graph.users(name)} - unit
+        return all(self._is_view(node) for node in nodes) and not users & chosen
+
+    def _is_first(self, node: Node, chosen: set[str]) -> bool:
+        """Whether a node is one view of something that the region does not read otherwise."""
+        if isinstance(node.output, tuple) or not self._is_view(node):
+            return False
+        source = node.refs()[0]
+        readers = {user.name for user in self.graph.users(source)}
+        return source not in chosen and readers & chosen == {node.name}
+
+    def _is_view(self, node: Node) -> bool:
+        operator = find_operator(node.target)
+        if operator is None or not operator.is_view or node.is_in_place:
+            return False
+        return not operator.may_copy or self.graph.spec(node.refs()[0]).is_contiguous
+
+    def _copies_what_lies_there(self, chosen: set[str]) -> bool:
+        """Whether others write a part where it is wanted, so that nothing has to read it."""
+        homes = self.graph.once(find_homes)
+        return any(home.cat in chosen and name not in chosen for name, home in homes.items())
 
 
 def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:

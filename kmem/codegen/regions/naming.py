@@ -27,7 +27,8 @@ def without_counts(region: Region, nodes: Collection[str]) -> Region:
     known = {*nodes, *(operand.name for operand in (*region.inputs, *region.outputs))}
     longest_first = sorted(known, key=len, reverse=True)
     names: dict[str, str] = {}
-    for statement in region.statements:
+    regions = region, *region.beside
+    for statement in (item for each in regions for item in each.statements):
         for name in statement.names if isinstance(statement, Reduce) else (statement.name,):
             names[name] = _unlike(_short(name, longest_first), {*names.values()})
 
@@ -51,15 +52,19 @@ def without_counts(region: Region, nodes: Collection[str]) -> Region:
     def rename_stored(store: Store) -> Store:
         return replace(store, value=names[store.value])
 
-    total = region.total
-    if total is not None:
-        total = replace(total, values=tuple(names[name] for name in total.values))
-    return replace(
-        region,
-        statements=tuple(map(rename, region.statements)),
-        stores=tuple(map(rename_stored, region.stores)),
-        total=total,
-    )
+    def rename_region(each: Region) -> Region:
+        total = each.total
+        if total is not None:
+            total = replace(total, values=tuple(names[name] for name in total.values))
+        return replace(
+            each,
+            statements=tuple(map(rename, each.statements)),
+            stores=tuple(map(rename_stored, each.stores)),
+            total=total,
+            beside=tuple(map(rename_region, each.beside)),
+        )
+
+    return rename_region(region)
 
 
 def _short(name: str, nodes: Collection[str]) -> str:

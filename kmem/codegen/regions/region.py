@@ -12,7 +12,7 @@ from math import prod
 
 from kmem.problem.operators.expressions import Helper
 from kmem.recipes import Operand
-from kmem.records import TensorSpec
+from kmem.records import DTYPE_BYTES, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,15 @@ class RegionAxis:
 class Load:
     """`name` = element of input `operand`.
 
-    There is one stride, in elements, per axis, 0 where the operand broadcasts.
+    There is one stride, in elements, per axis, 0 where the operand broadcasts; the first element
+    of the space is `offset` elements behind the operand's first.
     """
 
     name: str
     operand: int
     strides: tuple[int, ...]
     dtype: str
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class Store:
     """Output number `output` takes the value named `value`.
 
     There is one stride per axis, 0 along reduced axes of a row-level output. With `in_place`, input
-    number `output` takes the value: a module's buffer, which the forward changes.
+    number `output` takes the value: a module's buffer, which the forward changes. Of an output that
+    is put together from parts, a store writes the part that begins at `offset`.
     """
 
     value: str
@@ -76,6 +79,7 @@ class Store:
     dtype: str
     is_row: bool
     in_place: bool = False
+    offset: int = 0
 
     @property
     def pointer(self) -> str:
@@ -100,7 +104,9 @@ class Region:
     """What one kernel family computes.
 
     `operator` is its name in the vocabulary; `inputs` and `outputs` are in the order of the launch.
-    With a `total`, one more program sums what the rows left.
+    With a `total`, one more program sums what the rows left. `beside` are regions over spaces of
+    their own, with the same inputs and outputs, whose programs are of the same launch: each writes
+    other parts of the outputs.
     """
 
     operator: str
@@ -110,6 +116,7 @@ class Region:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     total: Total | None = None
+    beside: "tuple[Region, ...]" = ()
 
     @cached_property
     def kept(self) -> tuple[int, ...]:
@@ -152,7 +159,8 @@ class Region:
     def is_wide(self) -> bool:
         """Whether an offset can exceed 32 bits."""
         return any(
-            _extent(self.axes, item.strides) >= 2**31 for item in (*self.loads, *self.stores)
+            _extent(self.axes, item.strides) + item.offset >= 2**31
+            for item in (*self.loads, *self.stores)
         )
 
     @cached_property
@@ -161,8 +169,30 @@ class Region:
 
     @cached_property
     def bytes(self) -> int:
-        """Every input read once and every output written once."""
-        return sum(operand.spec.bytes for operand in (*self.inputs, *self.outputs))
+        """Every input read once and every output written once.
+
+        Of an input of which slices are read, these count; what two regions beside each other read,
+        comes from memory twice.
+        """
+        written = sum(operand.spec.bytes for operand in self.outputs)
+        if not self.is_of_parts:
+            return written + sum(operand.spec.bytes for operand in self.inputs)
+        return written + sum(region._bytes_read() for region in (self, *self.beside))
+
+    @cached_property
+    def is_of_parts(self) -> bool:
+        """Whether outputs are put together from parts."""
+        return bool(self.beside) or len(self.stores) > len(self.outputs)
+
+    def _bytes_read(self) -> int:
+        """What the programs of this region alone read, slices that overlap no more than once."""
+        read = [0] * len(self.inputs)
+        for load in self.loads:
+            sizes = zip(self.axes, load.strides, strict=True)
+            elements = prod(axis.size for axis, stride in sizes if stride)
+            read[load.operand] += elements * DTYPE_BYTES[load.dtype]
+        whole = [operand.spec.bytes for operand in self.inputs]
+        return sum(map(min, read, whole))
 
     def is_element(self, load: Load) -> bool:
         """Whether a load changes along the row."""

@@ -19,13 +19,10 @@ def _row(
     return Operator(f"aten.{target}", "layout", no_work, given, lowering, **facts)
 
 
-_VIEWS = (
-    "chunk diagonal flatten movedim mT numpy_T permute split "
-    "split_with_sizes swapaxes t transpose unbind unflatten unfold view_as"
-)
+_VIEWS = "diagonal movedim numpy_T unfold view_as"
 _COPIES = (
     "channel_shuffle constant_pad_nd copy full full_like lift_fresh_copy pad "
-    "pixel_shuffle pixel_unshuffle repeat roll stack to upsample_nearest2d"
+    "pixel_shuffle pixel_unshuffle repeat roll to upsample_nearest2d"
 )
 _CONSTANTS = "arange empty empty_like"
 
@@ -42,9 +39,29 @@ ROWS = (
     _row("broadcast_tensors.default", Layout.BROADCAST, is_view=True),
     _row("unsqueeze.default", Layout.RESHAPE, is_view=True),
     _row("squeeze.dim", Layout.RESHAPE, is_view=True),
+    _row("squeeze.default", Layout.RESHAPE, is_view=True),
+    _row("squeeze.dims", Layout.RESHAPE, is_view=True),
     _row("view.default", Layout.RESHAPE, is_view=True),
     _row("reshape.default", Layout.RESHAPE, is_view=True, may_copy=True),
-    _row("select", is_view=True, traffic=Traffic.PART),
+    _row("flatten.using_ints", Layout.RESHAPE, is_view=True),
+    _row("unflatten.int", Layout.RESHAPE, is_view=True),
+    _row("transpose.int", Layout.SWAP, parameters("x", "dim0", "dim1"), is_view=True),
+    _row("swapaxes.default", Layout.SWAP, parameters("x", "dim0", "dim1"), is_view=True),
+    _row("t.default", Layout.SWAP, is_view=True),
+    _row("mT.default", Layout.SWAP, is_view=True),
+    _row("permute.default", Layout.PERMUTE, parameters("x", "dims"), is_view=True),
+    _row("chunk.default", Layout.SPLIT, parameters("x", "count", dim=0), is_view=True),
+    _row("split.Tensor", Layout.SPLIT, parameters("x", "size", dim=0), is_view=True),
+    _row("split.sizes", Layout.SPLIT, parameters("x", "sizes", dim=0), is_view=True),
+    _row("split_with_sizes.default", Layout.SPLIT, parameters("x", "sizes", dim=0), is_view=True),
+    _row("unbind.int", Layout.UNBIND, parameters("x", dim=0), is_view=True),
+    _row(
+        "select.int",
+        Layout.SELECT,
+        parameters("x", "dim", "index"),
+        is_view=True,
+        traffic=Traffic.PART,
+    ),
     _row(
         "narrow.default",
         Layout.NARROW,
@@ -67,6 +84,7 @@ ROWS = (
     _row("_to_copy.default", Layout.CAST, parameters("x", dtype=None)),
     _row("flip.default", Layout.FLIP, parameters("x", "dims")),
     _row("cat.default", Layout.CONCATENATE, parameters("tensors", dim=0)),
+    _row("stack.default", Layout.STACK, parameters("tensors", dim=0)),
     _row("triu.default", Layout.UPPER, parameters("x", diagonal=0)),
     _row("tril.default", Layout.LOWER, parameters("x", diagonal=0)),
     _row("diag", Layout.DIAGONAL),

@@ -198,7 +198,13 @@ class Layout(Enum):
     FLIP = auto()
     NARROW = auto()
     SLICE = auto()
+    SELECT = auto()  # one place along a dimension, which falls away
+    SPLIT = auto()  # several slices that follow each other along a dimension
+    UNBIND = auto()  # every place along a dimension, which falls away
+    SWAP = auto()  # two dimensions change places
+    PERMUTE = auto()  # all dimensions in another order
     CONCATENATE = auto()
+    STACK = auto()  # puts together along a new dimension
     UPPER = auto()  # keeps the upper triangle
     LOWER = auto()  # keeps the lower triangle
     DIAGONAL = auto()  # a matrix made from its diagonal, or the other way round

@@ -1,0 +1,162 @@
+"""Chains around concatenations: rotary embeddings, and whatever else is put together from parts."""
+
+import pytest
+import torch
+
+from compile_sm90 import compile_jobs
+from kmem.codegen.regions.matching import find_pointwise_regions
+from kmem.codegen.rows.recipe import PointwiseRecipe
+from kmem.devices import named_target
+from kmem.records import Contract
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
+
+H200 = named_target("h200")
+SETTING = {"BLOCK": 512, "num_warps": 4, "HINT": "stream"}
+ROTATED = (
+    "def rotated(x):\n    return torch.cat((-x[..., x.shape[-1] // 2:], x[..., :x.shape[-1] // 2]), -1)"
+)
+
+
+def problem(body: str, *inputs: str, parameters: str = "x, c, s") -> str:
+    """A module whose forward is these lines, the last of them its result."""
+    *lines, result = body.strip().split("\n")
+    indented = "".join(f"        {line.strip()}\n" for line in lines)
+    return (
+        f"import torch\nimport torch.nn.functional as F\n\n{ROTATED}\n\n"
+        f"class Model(torch.nn.Module):\n    def forward(self, {parameters}):\n"
+        f"{indented}        return {result.strip()}\n\n"
+        f"def get_inputs():\n    return [{', '.join(inputs)}]\n"
+    )
+
+
+TABLES = "torch.randn(5, 12)", "torch.randn(5, 12)"
+HALVES = """
+left, right = x.chunk(2, dim=-1)
+x * c + torch.cat((-right, left), dim=-1) * s
+"""
+TRANSPOSED = f"""
+x = x.view(2, 5, 3, -1).transpose(1, 2)
+{HALVES.strip()}
+"""
+PAIRS = """
+even, odd = x[..., ::2], x[..., 1::2]
+torch.stack([even * c - odd * s, even * s + odd * c], dim=-1).flatten(-2)
+"""
+HALF_TABLES = "torch.randn(5, 6)", "torch.randn(5, 6)"
+#: What a module computes, of which inputs, and how many spaces its kernel goes over.
+FORMS = {
+    "halves": (HALVES, ("torch.randn(2, 3, 5, 12)", *TABLES), 1),
+    "halves of a transposed product": (TRANSPOSED, ("torch.randn(2, 5, 36)", *TABLES), 1),
+    "halves by slices, tables unsqueezed": (
+        "x * c.unsqueeze(1) + rotated(x) * s.unsqueeze(1)",
+        ("torch.randn(2, 3, 5, 12)", "torch.randn(2, 5, 12)", "torch.randn(2, 5, 12)"),
+        1,
+    ),
+    "pairs": (PAIRS, ("torch.randn(2, 3, 5, 12)", *HALF_TABLES), 1),
+    "pairs of a transposed product": (
+        f"x = x.view(2, 5, 3, -1).transpose(1, 2)\n{PAIRS.strip()}",
+        ("torch.randn(2, 5, 36)", *HALF_TABLES),
+        1,
+    ),
+    "pairs by unbind, written where they are copied": (
+        """
+        a, b = x.reshape(2, 3, 5, 6, 2).unbind(-1)
+        y = torch.stack((a * c - b * s, b * c + a * s), -1).reshape(x.shape)
+        y.transpose(1, 2).contiguous()
+        """,
+        ("torch.randn(2, 3, 5, 12)", *HALF_TABLES),
+        1,
+    ),
+    "neighbours swapped, then tables": (
+        "x * c + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * s",
+        ("torch.randn(2, 3, 5, 12)", *TABLES),
+        1,
+    ),
+    "partial": (
+        """
+        turned, rest = x[..., :12], x[..., 12:]
+        torch.cat((turned * c + rotated(turned) * s, rest), -1)
+        """,
+        ("torch.randn(2, 3, 5, 20)", *TABLES),
+        2,
+    ),
+    "partial by split": (
+        """
+        rest, turned = x.split([8, 12], -1)
+        torch.cat((rest, turned * c + rotated(turned) * s), -1) * 2
+        """,
+        ("torch.randn(2, 3, 5, 20)", *TABLES),
+        2,
+    ),
+}
+OTHERS = {
+    "three parts": ("torch.cat((F.relu(x), c, s * 2), 1)", 3),
+    "three parts of one size": (
+        "torch.relu(torch.cat((x[:, :3], x[:, 3:6], x[:, 4:7] + 1), 1))",
+        3,
+    ),
+    "the first dimension": ("torch.cat((x, torch.sigmoid(x)), 0)", 1),
+    "a part twice": ("y = torch.tanh(x)\ntorch.cat((y, y, x), -1)", 1),
+    "a stack in the middle": ("torch.stack((x * 2, x + 1, -x), 1)", 1),
+    "a stack of three at the end": ("torch.stack((x * 2, x + 1, -x), -1).flatten(1)", 1),
+    "a stack of four at the end": ("torch.stack((x * 2, x + 1, -x, x), -1)", 1),
+    "a stack at the front": ("torch.stack((x, x * x)).sum(0) + x", None),
+    "what is put together is taken apart": (
+        "a, b = torch.cat((x * 2, x + 1), -1).chunk(2, 1)\na * b.exp()",
+        None,
+    ),
+    "an empty part": ("torch.cat((x[:, :0], F.relu(x), torch.empty(0)), 1)", 1),
+    "rolled": ("torch.cat((x[:, 1:], x[:, :1]), 1) * x", 2),
+    "several results": ("y = torch.cat((x * 2, -x), 1)\n(y + 1, y.relu())", None),
+    "a mask": ("torch.cat((x > 0, x[:, :2] < 0), 1)", 2),
+    "a mask among numbers": ("torch.cat((x > 0, x), 1)", 1),
+    "a transposed part": ("torch.cat((x.t(), x.t().exp()), 1)", 1),
+    "in cats of cats": ("torch.cat((torch.cat((x, -x), 1), torch.cat((x * 2, x), 1)), 0)", None),
+    "of one element": ("torch.cat((x.flatten()[:1], x.flatten()[3:4] + 1))", None),
+    "reshaped within": ("torch.cat((x * 2, x), 0).view(2, -1).t() + 1", None),
+    "expanded": ("torch.cat((x[:, :1].expand(4, 9), x), 1) * 2", 2),
+}
+
+
+def run_emitted(source: str) -> tuple[object, object, int]:
+    """What the module returns, what its emitted form does, and how many kernels that launches."""
+    recipe = PointwiseRecipe()
+    _, graph = trace_source(source)
+    sites = recipe.match(graph, Contract())
+    emitted = emit_source(source, graph, [(recipe, site, SETTING) for site in sites])
+    space: dict = {}
+    exec(compile(source, "problem", "exec"), space)  # noqa: S102 - sources of this file
+    torch.manual_seed(3)
+    inputs = space["get_inputs"]()
+    with torch.no_grad():
+        return space["Model"]()(*inputs), import_source(emitted).ModelNew()(*inputs), len(sites)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rotary_embedding_is_one_launch_and_as_exact_as_eager(form: str, dtype: str) -> None:
+    body, inputs, spaces = FORMS[form]
+    source = problem(body, *(f"{each}.to(torch.{dtype})" for each in inputs))
+    errors = check_recipe(
+        PointwiseRecipe(),
+        source,
+        H200,
+        settings=[SETTING],
+        tolerance=1e-6 if dtype == "float32" else 5e-3,
+    )
+    assert len(errors) == 1
+    _, graph = trace_source(source)
+    (found,) = find_pointwise_regions(graph)
+    assert 1 + len(found.region.beside) == spaces
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_whatever_is_put_together_is_computed_where_it_goes(case: str) -> None:
+    body, spaces = OTHERS[case]
+    source = problem(body, "torch.randn(4, 9)", "torch.randn(4, 2)", "torch.randn(4, 1)")
+    expected, found, launches = run_emitted(source)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    if spaces is not None:
+        _, graph = trace_source(source)
+        (region,) = find_pointwise_regions(graph)
+        assert (launches, 1 + len(region.region.beside)) == (1, spaces)
