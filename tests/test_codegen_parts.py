@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from compile_sm90 import compile_jobs
 from kmem.codegen.regions.matching import find_pointwise_regions
 from kmem.codegen.rows.recipe import PointwiseRecipe
 from kmem.devices import named_target
@@ -12,9 +11,11 @@ from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 H200 = named_target("h200")
 SETTING = {"BLOCK": 512, "num_warps": 4, "HINT": "stream"}
-ROTATED = (
-    "def rotated(x):\n    return torch.cat((-x[..., x.shape[-1] // 2:], x[..., :x.shape[-1] // 2]), -1)"
-)
+ROTATED = """
+def rotated(x):
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), -1)
+"""
 
 
 def problem(body: str, *inputs: str, parameters: str = "x, c, s") -> str:

@@ -100,7 +100,10 @@ class _OutputBox:
 def _find_boxes(
     graph: OpGraph, chosen: Collection[str], name: str, number: int
 ) -> list[_OutputBox]:
-    """Boxes of an output in each of which every value comes from one part; none if there are not."""
+    """Boxes of an output in each of which every value comes from one part.
+
+    Returns: Nothing if there are no such boxes, or too many.
+    """
     waiting, found = [whole_box(graph.spec(name).shape)], []
     while waiting and len(waiting) + len(found) <= MOST_PARTS:
         box = waiting.pop(0)
@@ -158,7 +161,10 @@ class _Body:
         self.stores.append(Store(value, output, strides, spec.dtype, is_row=False, offset=offset))
 
     def element_loads(self) -> frozenset[tuple[object, ...]]:
-        """What is loaded that has an element of its own at each place, as (name, strides, offset)."""
+        """What is loaded that has an element of its own at each place.
+
+        Returns: (name, strides, offset) of each load.
+        """
         names = list(self.inputs)
         return frozenset(
             (names[item.operand], item.strides, item.offset)

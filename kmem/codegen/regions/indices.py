@@ -136,9 +136,7 @@ def broadcast(index: Index, shape: Sequence[int], sizes: Sequence[int]) -> Index
     """The index into an operand of a shape that broadcasts from the right."""
     nowhere = Place(0, (0,) * len(sizes))
     dims = index[len(index) - len(shape) :] if shape else ()
-    return tuple(
-        nowhere if size == 1 else place for place, size in zip(dims, shape, strict=True)
-    )
+    return tuple(nowhere if size == 1 else place for place, size in zip(dims, shape, strict=True))
 
 
 def moves_elements(graph: OpGraph, node: Node) -> bool:
@@ -230,9 +228,7 @@ def _reshaped(
     rest = Place(0, (0,) * len(sizes))
     for place, size in zip(index, made, strict=True):
         scaled = rest.moved(place.offset, size)
-        rest = replace(
-            scaled, steps=tuple(map(sum, zip(scaled.steps, place.steps, strict=True)))
-        )
+        rest = replace(scaled, steps=tuple(map(sum, zip(scaled.steps, place.steps, strict=True))))
     found = []
     for dim in range(len(source)):
         place, rest = _digit(rest, prod(source[dim + 1 :]), sizes)

@@ -260,7 +260,9 @@ class _BoxGrowth(_Growth):
 
     def _can_write(self, members: Collection[str]) -> bool:
         nodes = [self.graph.node(name) for name in members]
-        return all(_is_marker(self.graph, node) or may_be_in_box(self.graph, node) for node in nodes)
+        return all(
+            _is_marker(self.graph, node) or may_be_in_box(self.graph, node) for node in nodes
+        )
 
     def _lower_anew(self, anchor: Node, space: RowSpace, chosen: set[str]) -> FoundRegion | None:
         nodes = self._in_graph_order(self.graph.node(name) for name in chosen)
@@ -273,7 +275,8 @@ class _BoxGrowth(_Growth):
     def _without_outer_views(self, chosen: set[str]) -> set[str]:
         """The region without views of its results, and without those of what it alone reads so.
 
-        They cost nothing where they are, and others may want to take them.
+        They cost nothing where they are, and others may want to take them. One whose elements lie
+        as before, and that the forward returns, costs the host a call, and stays.
         """
         kept = set(chosen)
         changed = True
@@ -290,7 +293,14 @@ class _BoxGrowth(_Growth):
         """Whether a unit hands views of the region's results to others alone."""
         nodes = [self.graph.node(name) for name in unit]
         users = {user.name for name in unit for user in self.graph.users(name)} - unit
-        return all(self._is_view(node) for node in nodes) and not users & chosen
+        is_view = all(self._is_view(node) for node in nodes)
+        return is_view and not users & chosen and not all(map(self._is_returned, nodes))
+
+    def _is_returned(self, node: Node) -> bool:
+        """Whether a node gives what it alone reads its last shape."""
+        is_reshape = lowering_of(self.graph, node) is Layout.RESHAPE
+        is_only = is_reshape and self.graph.has_one_user(node.refs()[0])
+        return is_only and node.spec.is_contiguous and not self.graph.users(node.name)
 
     def _is_first(self, node: Node, chosen: set[str]) -> bool:
         """Whether a node is one view of something that the region does not read otherwise."""

@@ -1,6 +1,7 @@
 """Row kernels: regions (regions/) as kernels, from a skill's recipe class to text.
 
 - recipe.py: the recipe classes of row-wise and pointwise skills.
+- pointwise_body.py: what one program of a pointwise kernel does with its tile.
 - pointwise_kernel.py: the kernel, settings and cost of a region without reductions.
 - launching.py: index arithmetic of row kernels, and what launchers allocate.
 - access.py: loads and stores of row kernels, 16 bytes at a time.

@@ -17,7 +17,9 @@ from typing import TypeVar
 from kmem.codegen.regions.pointwise import compute_type
 from kmem.codegen.regions.region import Load, Map, Region, Store
 from kmem.codegen.rows.launching import stride_constants
+from kmem.problem.dtypes import FLOATS
 from kmem.problem.sizes import dense_strides
+from kmem.records import DTYPE_BYTES
 
 Item = TypeVar("Item", Load, Store)
 #: Parts that may lie between each other.
@@ -81,8 +83,7 @@ class PointwiseBody:
     def lines(self) -> list[str]:
         """What follows once `pid` is the program's number among those of this region."""
         tag = self.tag
-        loads = _between([load for load in self.region.loads if load.dtype != "bool"])
-        stores = _between([store for store in self.region.stores if store.dtype != "bool"])
+        loads, stores = _between(self.region.loads), _between(self.region.stores)
         lines = [f"if WIDE{tag}:", f"    pid{tag} = pid{tag}.to(tl.int64)", *self._places(1)]
         for parts in sorted({len(group) for group in (*loads, *stores)}):
             lines += self._places(parts)
@@ -130,7 +131,9 @@ class PointwiseBody:
             steps = [f" * S_{named}_{axis}" for axis in range(last + 1)]
             if parts > 1:
                 steps[last] = ""
-            terms = [f"i{axis}{mark}{steps[axis]}" for axis in range(last + 1) if item.strides[axis]]
+            terms = [
+                f"i{axis}{mark}{steps[axis]}" for axis in range(last + 1) if item.strides[axis]
+            ]
         return " + ".join(terms + [f"O_{name}"] * bool(item.offset))
 
     def _policy(self, item: Load) -> str:
@@ -180,6 +183,17 @@ class PointwiseBody:
         return [*lines, f"tl.store({access}, {tile}, mask=mask{self._mark(parts)})"]
 
 
+def vectors_between(region: Region, per_thread: float) -> float:
+    """Vectors of 16 bytes that a thread moves at once of parts that lie between each other.
+
+    It is 0 where no parts do so.
+    """
+    groups = [*_between(region.loads), *_between(region.stores)]
+    return max(
+        (len(each) * per_thread * DTYPE_BYTES[each[0].dtype] / 16 for each in groups), default=0.0
+    )
+
+
 def _pointer(item: Load | Store) -> str:
     """The kernel argument through which an operand is read or written."""
     return f"p{item.operand}" if isinstance(item, Load) else item.pointer
@@ -209,7 +223,7 @@ def _between(items: Sequence[Item]) -> list[list[Item]]:
     """Accesses of one tensor that lie between each other without gaps, in order of their places."""
     found: dict[tuple[object, ...], dict[int, Item]] = {}
     for item in items:
-        if item.strides and item.strides[-1] in _BETWEEN:
+        if item.strides and item.strides[-1] in _BETWEEN and item.dtype in FLOATS:
             found.setdefault((_pointer(item), item.strides), {})[item.offset] = item
     groups = []
     for (_, strides), by_offset in found.items():

@@ -10,7 +10,7 @@ from math import log2
 
 from kmem.codegen.regions.region import Map, Region
 from kmem.codegen.rows.launching import allocations, assignments, indent
-from kmem.codegen.rows.pointwise_body import PointwiseBody
+from kmem.codegen.rows.pointwise_body import PointwiseBody, vectors_between
 from kmem.codegen.text.calls import write_launch_function
 from kmem.codegen.text.definitions import define
 from kmem.problem.operators.expressions import order_helpers
@@ -20,6 +20,10 @@ from kmem.records import Device
 
 #: Most elements that a thread should have of all parts that its program makes.
 _MOST_PER_THREAD = 32
+#: What a tile of several vectors a thread costs where parts lie between each other: Triton lays it
+#: out anew through shared memory beside what is one vector a thread. Seen in what it compiles for
+#: sm_90 (3 conversions, 8 bytes of 24 a thread moves); the share of time is assumed, not measured.
+_CONVERTED = 0.05
 
 
 def emit_pointwise(region: Region, settings: Settings) -> Emission:
@@ -64,11 +68,11 @@ def _lines(bodies: Sequence[PointwiseBody]) -> list[str]:
     for number, body in enumerate(bodies[:-1], 1):
         lines.append(f"first{number} = {first} + tl.cdiv(N{body.tag}, BLOCK)")
         first = f"first{number}"
-    for number, body in enumerate(bodies):
-        is_first, is_last = number == 0, body is bodies[-1]
-        lines.append("else:" if is_last else f"{'' if is_first else 'el'}if pid < first{number + 1}:")
-        begin = "pid" if is_first else f"pid - first{number}"
-        lines += indent([f"pid{body.tag} = {begin}", *body.lines()])
+    first, condition = "0", "if pid < first1:"
+    for number, body in enumerate(bodies, 1):
+        lines += [condition, *indent([f"pid{body.tag} = pid - {first}", *body.lines()])]
+        first = f"first{number}"
+        condition = "else:" if number + 1 == len(bodies) else f"elif pid < first{number + 1}:"
     return lines
 
 
@@ -101,7 +105,11 @@ def pointwise_cost_ms(region: Region, settings: Settings, device: Device) -> flo
     block, threads = int(settings["BLOCK"]), int(settings["num_warps"]) * device.warp_size
     programs = sum(ceil_div(each.rows, block) for each in (region, *region.beside))
     per_thread = block / threads
-    thinness = 0.1 if per_thread < 4 else 0.01 * abs(log2(per_thread / 8))
+    vectors = max(vectors_between(each, per_thread) for each in (region, *region.beside))
+    if vectors:
+        thinness = _CONVERTED if vectors > 1 else 0.1 * (vectors < 1)
+    else:
+        thinness = 0.1 if per_thread < 4 else 0.01 * abs(log2(per_thread / 8))
     shape = 1.0 + 0.02 * max(0.0, log2(block / 1024)) + thinness
     fill = min(1.0, programs / device.sm_count)
     streaming = 1.02 if settings["HINT"] == "stream" else 1.0
