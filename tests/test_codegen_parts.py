@@ -1,12 +1,18 @@
 """Chains around concatenations: rotary embeddings, and whatever else is put together from parts."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
+from compile_sm90 import compile_jobs
 
 from kmem.codegen.regions.matching import find_pointwise_regions
 from kmem.codegen.rows.recipe import PointwiseRecipe
 from kmem.devices import named_target
+from kmem.explore.recipes.cover import cover_graph, find_options
 from kmem.records import Contract
+from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 H200 = named_target("h200")
@@ -161,3 +167,127 @@ def test_whatever_is_put_together_is_computed_where_it_goes(case: str) -> None:
         _, graph = trace_source(source)
         (region,) = find_pointwise_regions(graph)
         assert (launches, 1 + len(region.region.beside)) == (1, spaces)
+
+
+def test_nan_and_infinities_stay_in_their_parts() -> None:
+    body = "torch.cat((x.log(), x / 0, -x), 1) * 1"
+    expected, found, launches = run_emitted(problem(body, "torch.randn(4, 9)", parameters="x"))
+    assert launches == 1 and expected.isnan().any() and expected.isinf().any()
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+#: What is not one kernel, and which nodes kernels write.
+APART = {
+    "copies alone": ("torch.cat((x, c), 1)", []),
+    "more parts than are told apart": ("torch.stack([x] * 20) * 2", [["mul"]]),
+    "a concatenation of integers": ("torch.cat((x.long(), c.long()), 1) * 2.5", []),
+    "rows that a reshape cuts across": (
+        "torch.cat((x * 2, x), 1).reshape(9, 8) + 1",
+        [["mul", "cat"], ["add"]],
+    ),
+    "a part that its maker writes in its place": (
+        "torch.cat((torch.relu(x), x @ x.t() @ x), 0)",
+        [["relu"]],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_what_saves_no_copy_is_left_as_it_was(case: str) -> None:
+    body, expected = APART[case]
+    _, graph = trace_source(
+        problem(body, "torch.randn(4, 9)", "torch.randn(4, 2)", "torch.ones(1)")
+    )
+    assert [[*found.nodes] for found in find_pointwise_regions(graph)] == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = x + 0\na = y[:, :2]\nz = torch.cat((a, -a), 1)\ny.add_(1)\ntorch.cat((a, z), 1) * 2",
+        "y = torch.cat((x * 2, x), 1)\ny[:, :3].relu_()\ny + 1",
+        "y = torch.cat(((x * 2).relu_(), x), 1)\ny + 1",
+    ],
+)
+def test_memory_that_is_changed_in_between_is_read_when_eager_reads_it(body: str) -> None:
+    expected, found, _ = run_emitted(problem(body, "torch.randn(4, 9)", parameters="x"))
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_a_part_reads_is_counted_once_and_slices_as_slices() -> None:
+    _, graph = trace_source(problem(*FORMS["partial"][:1], *FORMS["partial"][1]))
+    (site,) = PointwiseRecipe().match(graph, Contract())
+    assert site.bytes == 4 * (2 * 3 * 5 * 20 * 2 + 2 * 5 * 12)
+    _, graph = trace_source(
+        problem(
+            "torch.cat((x[:, :2], -c), 1)",
+            "torch.ones(4, 9)",
+            "torch.ones(4, 2)",
+            parameters="x, c",
+        )
+    )
+    (site,) = PointwiseRecipe().match(graph, Contract())
+    assert site.bytes == 4 * (4 * 2 + 4 * 2 + 4 * 4)
+
+
+LARGE = {
+    "halves": (
+        HALVES,
+        ("torch.ones(2, 8, 512, 128)", "torch.ones(512, 128)", "torch.ones(512, 128)"),
+        6,
+    ),
+    "halves of a transposed product": (
+        TRANSPOSED.replace("2, 5, 3", "2, 512, 8"),
+        ("torch.ones(2, 512, 1024)", "torch.ones(512, 128)", "torch.ones(512, 128)"),
+        6,
+    ),
+    "pairs": (
+        PAIRS,
+        ("torch.ones(2, 8, 512, 128)", "torch.ones(512, 64)", "torch.ones(512, 64)"),
+        1,
+    ),
+}
+
+
+@pytest.mark.slow
+def test_rotary_embeddings_move_whole_vectors_and_spill_nothing() -> None:
+    jobs = []
+    for body, inputs, _ in LARGE.values():
+        source = problem(body, *(f"{each}.bfloat16()" for each in inputs))
+        _, graph = trace_source(source)
+        recipe = PointwiseRecipe()
+        (site,) = recipe.match(graph, Contract())
+        legal = recipe.space(site, H200).settings()
+        best = min(legal, key=lambda each: recipe.cost_ms(site, each, H200))
+        jobs.append(("fuse-pointwise-chain", source, "match", best))
+    kernels = [kernel for (kernel,) in compile_jobs(jobs, "ttgir")]
+    for kernel, (_, _, wide_loads) in zip(kernels, LARGE.values(), strict=True):
+        assert kernel["stack"] == kernel["local"] == kernel["shared"] == 0
+        assert kernel["registers"] <= 64
+        assert kernel["wide_loads"] == wide_loads
+        assert "convert_layout" not in kernel["ttgir"] and "i64" not in kernel["ttgir"]
+
+
+@pytest.mark.slow
+def test_the_cut_of_a_llama_block_rotates_queries_and_keys_in_a_launch_each() -> None:
+    source = (Path(__file__).parents[1] / "problems" / "models" / "llama.py").read_text()
+    for name, size in {"LENGTH": 64, "WIDTH": 256, "HEADS": 4, "GROUPS": 2, "HIDDEN": 512}.items():
+        source = re.sub(rf"^{name} = \d+$", f"{name} = {size}", source, flags=re.M)
+    _, graph = trace_source(source.replace("BLOCKS = 4", "BLOCKS = 1"))
+    skills = Path(__file__).parents[1] / "skills"
+    recipes = {
+        name: load_recipe(load_skill(skills / name))
+        for name in ("fuse-pointwise-chain", "row-norm")
+    }
+    options = find_options({"full": graph}, recipes, Contract(), H200)
+    chosen = cover_graph(graph, options, Contract(), H200)
+    rotating = [
+        {
+            graph.node(name).target.split(".")[1]
+            for name in option.site.nodes
+            if "getitem" not in name
+        }
+        for option in chosen
+        if any("cat" in name for name in option.site.nodes)
+    ]
+    assert rotating == [{"chunk", "neg", "cat", "mul", "add"}] * 2

@@ -33,6 +33,7 @@ from kmem.codegen.regions.region import Load, Map, Region, RegionAxis, Store, si
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.expressions import variable
+from kmem.problem.operators.table import find_operator, may_be_view
 from kmem.recipes import Operand
 from kmem.records import TensorSpec
 
@@ -241,8 +242,51 @@ def _strides(spec: TensorSpec, index: Index, rank: int) -> tuple[tuple[int, ...]
     return tuple(strides), offset
 
 
+def is_changed_between(graph: OpGraph, chosen: Collection[str]) -> bool:
+    """Whether others change memory in place that chosen nodes read before and behind that.
+
+    One launch stands for all of them, at the place of the last: a view would show it the change,
+    and where a view was copied, eager's copy is older than the change.
+    """
+    nodes = [graph.node(name) for name in chosen]
+    last = max(graph.place(node.name) for node in nodes)
+    values = {*chosen, *(name for node in nodes for name in node.refs())}
+    return any(
+        graph.place(user.name) < last
+        for name in values
+        for user in _changes(graph, name)
+        if user.name not in {*chosen, name} and not graph.depends_on(name, (user.name,))
+    )
+
+
+def _changes(graph: OpGraph, name: str) -> list[Node]:
+    """Nodes that change the memory in place that a value is in, or is a view of."""
+    root = name
+    while (maker := graph.node(root)) is not None and _shares(maker):
+        root = maker.refs()[0]
+    found: list[Node] = []
+    family, waiting = {root}, [root]
+    while waiting:
+        for user in graph.users(waiting.pop()):
+            if _shares(user) and user.name not in family:
+                family.add(user.name)
+                waiting.append(user.name)
+                found += [user] if user.is_in_place else []
+    return found
+
+
+def _shares(node: Node) -> bool:
+    return bool(node.refs()) and (node.is_in_place or may_be_view(node.target))
+
+
 def is_worth_boxes(graph: OpGraph, nodes: Sequence[Node]) -> bool:
     """Whether something is computed before or behind a value that is put together."""
     return any(puts_together(graph, node) for node in nodes) and any(
-        not moves_elements(graph, node) for node in nodes
+        not moves_elements(graph, node) and not is_idle(node) for node in nodes
     )
+
+
+def is_idle(node: Node) -> bool:
+    """Whether a node that can be written does nothing, as a dropout outside training."""
+    operator = find_operator(node.target)
+    return operator is not None and operator.only_in_training

@@ -9,7 +9,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
-from kmem.codegen.regions.boxes import is_worth_boxes, lower_boxes, may_be_in_box
+from kmem.codegen.regions.boxes import (
+    is_changed_between,
+    is_idle,
+    is_worth_boxes,
+    lower_boxes,
+    may_be_in_box,
+)
 from kmem.codegen.regions.indices import puts_together
 from kmem.codegen.regions.lowering import Lowering, RowSpace, find_reduction, space_of
 from kmem.codegen.regions.pointwise import is_identity, write_pointwise
@@ -247,7 +253,11 @@ class _BoxGrowth(_Growth):
             return
         chosen = self._without_outer_views(self._grown(alone, space))
         nodes = [self.graph.node(name) for name in chosen]
-        if is_worth_boxes(self.graph, nodes) and not self._copies_what_lies_there(chosen):
+        if (
+            is_worth_boxes(self.graph, nodes)
+            and not is_changed_between(self.graph, chosen)
+            and not self._copies_what_lies_there(chosen)
+        ):
             self._add(self._lower(anchor, space, chosen))
 
     def _fits(self, node: Node, space: RowSpace, chosen: set[str]) -> bool:
@@ -318,8 +328,11 @@ class _BoxGrowth(_Growth):
 
     def _copies_what_lies_there(self, chosen: set[str]) -> bool:
         """Whether others write a part where it is wanted, so that nothing has to read it."""
-        homes = self.graph.once(find_homes)
-        return any(home.cat in chosen and name not in chosen for name, home in homes.items())
+        homes = self.graph.whole.once(find_homes)
+        return any(
+            home.cat in chosen and (name not in chosen or is_idle(self.graph.node(name)))
+            for name, home in homes.items()
+        )
 
 
 def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:

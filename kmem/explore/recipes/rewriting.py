@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from kmem.problem.costs.bound import node_cost_ms
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.homes import find_homes
-from kmem.problem.operators.row import Pointwise
+from kmem.problem.operators.row import Layout, Pointwise
 from kmem.problem.operators.table import lowering_of
 from kmem.problem.traced import TracedProblem
 from kmem.rewrites import Rewrites, Rewritten
@@ -24,15 +24,21 @@ _LEAST_GAIN, _MOST_LOSS = 0.01, 0.1
 def predicted_ms(traced: TracedProblem) -> float:
     """What a problem's graph is predicted to take with a kernel for each node.
 
-    A pointwise node that only pointwise ones read costs nothing: recipes write them as one.
+    A pointwise node that only pointwise ones read costs nothing, and neither does a concatenation
+    of which that holds: recipes write them as one.
     """
     graph = traced.graph
     homes = find_homes(graph)
     return sum(
         node_cost_ms(graph, node, traced.device, traced.contract, homes)
         for node in graph.nodes
-        if not _is_pointwise(graph, node) or not _is_read_by_pointwise(graph, node)
+        if not _may_be_inner(graph, node) or not _is_read_by_pointwise(graph, node)
     )
+
+
+def _may_be_inner(graph: OpGraph, node: Node) -> bool:
+    is_put_together = lowering_of(graph, node) in (Layout.CONCATENATE, Layout.STACK)
+    return is_put_together or _is_pointwise(graph, node)
 
 
 def _is_read_by_pointwise(graph: OpGraph, node: Node) -> bool:
