@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from compile_sm90 import compile_jobs
+from compile_sm90 import FIRST_STAGE, compile_jobs
+from wide_offsets import overflows
 
 from kmem.codegen.regions.matching import find_pointwise_regions
 from kmem.codegen.rows.recipe import PointwiseRecipe
@@ -291,3 +292,36 @@ def test_the_cut_of_a_llama_block_rotates_queries_and_keys_in_a_launch_each() ->
         if any("cat" in name for name in option.site.nodes)
     ]
     assert rotating == [{"chunk", "neg", "cat", "mul", "add"}] * 2
+
+
+#: Where a flat index of pairs, or an offset behind others, passes 32 bits; and where none does.
+WIDE = {
+    "pairs of a table for many rows": (
+        "torch.cat((x * c[::2] * c[1::2], s), 0)",
+        ("torch.ones(300001, 4096)", "torch.ones(8192)", "torch.ones(1, 4096)"),
+        True,
+    ),
+    "halves": (
+        HALVES,
+        ("torch.ones(9, 8, 300001, 128)", "torch.ones(300001, 128)", "torch.ones(300001, 128)"),
+        True,
+    ),
+    "halves of fewer": (
+        HALVES,
+        ("torch.ones(2, 8, 3001, 128)", "torch.ones(3001, 128)", "torch.ones(3001, 128)"),
+        False,
+    ),
+}
+
+
+@pytest.mark.slow
+def test_offsets_of_parts_are_as_wide_as_they_must_be() -> None:
+    jobs = [
+        ("fuse-pointwise-chain", problem(body, *inputs), "match", SETTING)
+        for body, inputs, _ in WIDE.values()
+    ]
+    compiled = compile_jobs(jobs, *FIRST_STAGE, read_binaries=False)
+    for (kernel,), (_, _, is_wide) in zip(compiled, WIDE.values(), strict=True):
+        assert overflows(kernel["ttir"], kernel["grid"]) == []
+        narrow = overflows(kernel["ttir"].replace("i64", "i32"), kernel["grid"])
+        assert bool(narrow) is is_wide

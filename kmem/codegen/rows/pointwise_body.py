@@ -74,10 +74,12 @@ class PointwiseBody:
         for name, item in (*((load.name, load) for load in region.loads), *self._stores):
             if item.offset:
                 constants[f"O_{name}"] = item.offset
+        # elements of the flat index that counts most
+        most = max(map(len, (*_between(region.loads), *_between(region.stores))), default=1)
         return constants | {
             "BLOCK": block,
             f"EVEN{tag}": region.rows % block == 0,
-            f"WIDE{tag}": region.is_wide or region.rows + block >= 2**31,
+            f"WIDE{tag}": region.is_wide or most * (region.rows + block) >= 2**31,
         }
 
     def lines(self) -> list[str]:

@@ -64,14 +64,14 @@ def _lines(bodies: Sequence[PointwiseBody]) -> list[str]:
     lines = ["pid = tl.program_id(0)"]
     if len(bodies) == 1:
         return lines + bodies[0].lines()
-    first = "0"
+    before = ""
     for number, body in enumerate(bodies[:-1], 1):
-        lines.append(f"first{number} = {first} + tl.cdiv(N{body.tag}, BLOCK)")
-        first = f"first{number}"
-    first, condition = "0", "if pid < first1:"
+        lines.append(f"first{number} = {before}tl.cdiv(N{body.tag}, BLOCK)")
+        before = f"first{number} + "
+    condition, begin = "if pid < first1:", "pid"
     for number, body in enumerate(bodies, 1):
-        lines += [condition, *indent([f"pid{body.tag} = pid - {first}", *body.lines()])]
-        first = f"first{number}"
+        lines += [condition, *indent([f"pid{body.tag} = {begin}", *body.lines()])]
+        begin = f"pid - first{number}"
         condition = "else:" if number + 1 == len(bodies) else f"elif pid < first{number + 1}:"
     return lines
 
