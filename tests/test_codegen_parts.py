@@ -80,6 +80,11 @@ FORMS = {
         ("torch.randn(2, 3, 5, 12)", *TABLES),
         1,
     ),
+    "neighbours swapped, the second first": (
+        "torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * s",
+        ("torch.randn(2, 3, 5, 12)", *TABLES),
+        1,
+    ),
     "partial": (
         """
         turned, rest = x[..., :12], x[..., 12:]

@@ -89,15 +89,15 @@ class PointwiseBody:
         lines = [f"if WIDE{tag}:", f"    pid{tag} = pid{tag}.to(tl.int64)", *self._places(1)]
         for parts in sorted({len(group) for group in (*loads, *stores)}):
             lines += self._places(parts)
-        led = {group[0].name: group for group in loads}
-        followed = {load.name for group in loads for load in group} - led.keys()
+        groups = {load.name: group for group in loads for load in group}
+        loaded: set[str] = set()
         for item in self.region.statements:
             if isinstance(item, Map):
                 lines.append(f"{item.name} = {item.text}")
-            elif isinstance(item, Load) and item.name in led:
-                lines += self._load_together(led[item.name])
-            elif isinstance(item, Load) and item.name not in followed:
-                lines.append(self._load(item))
+            elif isinstance(item, Load) and item.name not in loaded:
+                group = groups.get(item.name, [item])
+                lines += self._load_together(group) if len(group) > 1 else [self._load(item)]
+                loaded.update(each.name for each in group)
         together = [store for group in stores for store in group]
         lines += [self._store(*named) for named in self._stores if named[1] not in together]
         return lines + [line for group in stores for line in self._store_together(group)]
