@@ -94,12 +94,21 @@ def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:
     return [*graph.once(_grow_pointwise)]
 
 
-def _grow_pointwise(graph: OpGraph) -> list[FoundRegion]:
-    of_parts = _BoxGrowth(graph)
+def find_part_regions(graph: OpGraph) -> list[FoundRegion]:
+    """Those of `find_pointwise_regions` that are around concatenations."""
+    return [*graph.once(_grow_parts)]
+
+
+def _grow_parts(graph: OpGraph) -> list[FoundRegion]:
+    growth = _BoxGrowth(graph)
     for node in graph.nodes:
         if puts_together(graph, node):
-            of_parts.grow(node, RowSpace(node.spec.shape))
-    growth = _Growth(graph, of_parts.found)
+            growth.grow(node, RowSpace(node.spec.shape))
+    return growth.found
+
+
+def _grow_pointwise(graph: OpGraph) -> list[FoundRegion]:
+    growth = _Growth(graph, find_part_regions(graph))
     anchors = [node for node in graph.nodes if _is_pointwise(graph, node)]
     # so that what is broadcast joins what it is broadcast to
     for node in sorted(anchors, key=lambda node: -node.spec.numel):

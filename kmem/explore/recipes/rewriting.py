@@ -7,10 +7,11 @@ between the rewritten graphs and the one as traced.
 
 from collections.abc import Mapping, Sequence
 
+from kmem.codegen.regions.matching import find_part_regions
 from kmem.problem.costs.bound import node_cost_ms
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.homes import find_homes
-from kmem.problem.operators.row import Layout, Pointwise
+from kmem.problem.operators.row import Pointwise
 from kmem.problem.operators.table import lowering_of
 from kmem.problem.traced import TracedProblem
 from kmem.rewrites import Rewrites, Rewritten
@@ -24,27 +25,32 @@ _LEAST_GAIN, _MOST_LOSS = 0.01, 0.1
 def predicted_ms(traced: TracedProblem) -> float:
     """What a problem's graph is predicted to take with a kernel for each node.
 
-    A pointwise node that only pointwise ones read costs nothing, and neither does a concatenation
-    of which that holds: recipes write them as one.
+    A pointwise node that only pointwise ones read costs nothing, and what recipes write around a
+    concatenation is one kernel.
     """
-    graph = traced.graph
+    graph, device = traced.graph, traced.device
     homes = find_homes(graph)
-    return sum(
-        node_cost_ms(graph, node, traced.device, traced.contract, homes)
-        for node in graph.nodes
-        if not _may_be_inner(graph, node) or not _is_read_by_pointwise(graph, node)
+    regions = find_part_regions(graph)
+    written = {name for region in regions for name in region.nodes}
+    moved_s = sum(region.region.bytes for region in regions) / device.dram_bytes_per_s
+    return (
+        1e3 * moved_s
+        + len(regions) * device.launch_ms
+        + sum(
+            node_cost_ms(graph, node, device, traced.contract, homes)
+            for node in graph.nodes
+            if node.name not in written and not _is_inner(graph, node)
+        )
     )
 
 
-def _may_be_inner(graph: OpGraph, node: Node) -> bool:
-    is_put_together = lowering_of(graph, node) in (Layout.CONCATENATE, Layout.STACK)
-    return is_put_together or _is_pointwise(graph, node)
-
-
-def _is_read_by_pointwise(graph: OpGraph, node: Node) -> bool:
+def _is_inner(graph: OpGraph, node: Node) -> bool:
+    """Whether a node is pointwise, and only pointwise ones read it."""
     users = graph.users(node.name)
-    is_inner = bool(users) and node.name not in graph.outputs
-    return is_inner and all(_is_pointwise(graph, user) for user in users)
+    is_read = bool(users) and node.name not in graph.outputs
+    return (
+        is_read and _is_pointwise(graph, node) and all(_is_pointwise(graph, user) for user in users)
+    )
 
 
 def _is_pointwise(graph: OpGraph, node: Node) -> bool:
