@@ -48,6 +48,14 @@ def test_composite_operators_stay_whole_with_shapes_dtypes_and_strides() -> None
     assert graph.opaque_reason is None and not graph.returns_tuple and not graph.mode_matters
 
 
+def test_the_type_of_another_value_is_a_cast() -> None:
+    graph = traced("return (x.float() * 2).type_as(x)", inputs="torch.rand(4, 8).half()")
+    cast = graph.nodes[-1]
+    assert cast.target == "aten.to.dtype" and cast.args[1] == Literal("torch.float16")
+    (found,) = evaluate_graph(graph, {"x": torch.rand(4, 8).half()})
+    assert found.dtype == torch.float16
+
+
 def test_parameters_and_buffers_carry_their_state_dict_names() -> None:
     graph = traced("return self.norm(x)", init="self.norm = torch.nn.BatchNorm1d(8)")
     kinds = {placeholder.target: placeholder.kind for placeholder in graph.placeholders}

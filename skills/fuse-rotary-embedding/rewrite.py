@@ -8,11 +8,8 @@ from kmem.problem.operators.table import find_operator
 from kmem.records import Contract, TensorSpec
 from kmem.rewrites import Rewrite, Rewriting
 
-_MULTIPLY, _PAIRS, _COMPLEX = (
-    "aten.mul.Tensor",
-    "aten.view_as_real.default",
-    "aten.view_as_complex.default",
-)
+_MULTIPLY = "aten.mul.Tensor"
+_PAIRS, _COMPLEX = "aten.view_as_real.default", "aten.view_as_complex.default"
 _WIDTHS = {"complex64"}
 
 
@@ -64,9 +61,8 @@ def _as_pairs(graph: OpGraph, name: str) -> OpGraph:
     editor = GraphEditor(graph, name)
     pair = graph.node(name)
     product = graph.node(pair.args[0].name)
-    (real_a, imaginary_a), (real_b, imaginary_b) = (
-        _parts(editor, factor) for factor in product.args
-    )
+    real_a, imaginary_a = _parts(editor, product.args[0])
+    real_b, imaginary_b = _parts(editor, product.args[1])
 
     def times(a: Ref, b: Ref) -> Ref:
         return editor.call(_MULTIPLY, a, b)

@@ -259,6 +259,16 @@ def is_changed_between(graph: OpGraph, chosen: Collection[str]) -> bool:
     )
 
 
+def changes_views(graph: OpGraph) -> bool:
+    """Whether anything in a graph changes memory in place through a view of it."""
+    return graph.whole.once(_changes_views)
+
+
+def _changes_views(whole: OpGraph) -> bool:
+    changed = (whole.node(node.refs()[0]) for node in whole.nodes if node.is_in_place)
+    return any(made is not None and not made.is_in_place and _shares(made) for made in changed)
+
+
 def _changes(graph: OpGraph, name: str) -> list[Node]:
     """Nodes that change the memory in place that a value is in, or is a view of."""
     root = name

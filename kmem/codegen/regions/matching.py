@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kmem.codegen.regions.boxes import (
+    changes_views,
     is_changed_between,
     is_idle,
     is_worth_boxes,
@@ -234,6 +235,8 @@ class _Growth:
         return known[asked]
 
     def _lower_anew(self, anchor: Node, space: RowSpace, chosen: set[str]) -> FoundRegion | None:
+        if changes_views(self.graph) and is_changed_between(self.graph, chosen):
+            return None
         lowering = Lowering(self.graph, space)
         nodes = self._in_graph_order(self.graph.node(name) for name in chosen)
         if not all(_is_marker(self.graph, node) or lowering.add(node) for node in nodes):

@@ -9,9 +9,8 @@ A kind has one or two fp32 (index: int32) states per row. Four texts make them:
 Names in the surrounding kernel: BK, BR tile sizes, EVEN_R (no tail), valid (1, BR) mask, r (1, BR)
 index in the row, count (elements that this program reduces, as fp32), lane_count (1, BR) elements
 per lane, part_count (1, SPLIT) elements per partial, part_valid its mask, step the 1-based loop
-step, COMPENSATED whether loops keep what their sums lose to rounding, RUN elements of a tile that
-a thread holds side by side and may reduce by itself (if `reduces_runs`). All reduce along axis 1
-and keep it; `combine` of a single row's parts reduces to scalars.
+step, COMPENSATED whether loops keep what their sums lose to rounding, RUN elements that a thread
+holds side by side. All reduce along axis 1 and keep it; `combine` of one row's parts makes scalars.
 
 NaN and ties follow torch: a NaN wins every max, min and argmax; the first of equals wins.
 """
@@ -267,13 +266,12 @@ class _SoftmaxStatistics(Reduction):
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
         top, total = f"{name[0]}_lanes", f"{name[1]}_lanes"
-        lost = f"{name[1]}_lost"
+        lost, runs = f"{name[1]}_lost", f"{name[0]}_runs"
         fix, part = f"{name[1]}_fix", f"{name[1]}_part"
-        tile, base, runs = f"{name[0]}_tile", f"{name[0]}_base", f"{name[0]}_runs"
+        tile, base = f"{name[0]}_tile", f"{name[0]}_base"
         return [
             f"{tile} = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
-            # a lane's sum is brought to a new maximum once for a run: an exponential the less for
-            # all of its elements but one
+            # one exponential of a run brings its lane to a new maximum
             f"{runs} = tl.reshape({tile}, (BK, BR // RUN, RUN))",
             f"{name[0]}_new = tl.maximum({top}, tl.max({runs}, axis=2))",
             f"{base} = {self._base(f'{name[0]}_new')}",

@@ -177,6 +177,8 @@ _KINDS = {
 
 
 #: What export writes around torch.tensor(...) in forward; the value is the constant's own.
+#: Takes the type of another value; as a cast it reads that value no more.
+_TAKES_TYPE, _CASTS = "aten.type_as.default", "aten.to.dtype"
 _CONSTANT_COPIES = ("aten.lift_fresh_copy.default", "aten.detach_.default", "aten.detach.default")
 
 
@@ -250,6 +252,8 @@ def _read_placeholder(
 def _read_call(node: torch.fx.Node, target: str, constants: Mapping[str, str]) -> Node:
     kwargs = {key: _argument(value, constants) for key, value in node.kwargs.items()}
     args = _arguments(node.args, constants)
+    if target == _TAKES_TYPE:
+        target, args = _CASTS, (args[0], _argument(node.args[1].meta["val"].dtype, constants))
     callers = node.meta.get("nn_module_stack") or {"": ("",)}
     path = str(next(reversed(callers.values()))[0])  # of the innermost
     return Node(node.name, target, args, kwargs, _output(node.meta.get("val")), path)
