@@ -7,14 +7,22 @@ from math import log2
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import DTYPE_BYTES, TensorSpec
 
+from .bands import Band
+
+#: Keys and values of these many bytes stay in the L2 cache while blocks of queries of their heads
+#: run side by side: half of it on an H100.
+SIDE_BY_SIDE_BYTES = 25 * 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class Attention:
     """softmax(scale * q k^T) v for every head.
 
-    `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements. A row whose
-    scores are all -inf is zero if `empty_is_zero`, as in torch's operator, else NaN. `hidden`: the
-    steps, as those of q, of a mask that is true where a query does not see a key; None without.
+    `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements. So many
+    heads of q as `shared` says, one behind the other, read the same head of k and v. A row whose
+    scores are all -inf is zero if `empty_is_zero`, as in torch's operator, else NaN. `band`: the
+    keys that queries see by their places, all of them without one. `hidden`: the steps, as those of
+    q, of a mask that is true where a query does not see a key; None without.
     """
 
     outer: int
@@ -24,11 +32,12 @@ class Attention:
     depth: int
     width: int
     scale: float
-    causal: bool
     dtype: str
     out: TensorSpec
     steps: tuple[tuple[int, int, int], ...]
+    shared: int = 1
     empty_is_zero: bool = True
+    band: Band = Band()
     hidden: tuple[int, int, int] | None = None
 
     @property
@@ -36,9 +45,39 @@ class Attention:
         return self.outer * self.inner
 
     @property
+    def key_heads(self) -> int:
+        return self.heads // self.shared
+
+    @property
     def flops(self) -> float:
-        whole = 2.0 * self.heads * self.queries * self.keys * (self.depth + self.width)
-        return whole * (0.5 if self.causal else 1.0)
+        pairs = self.band.pairs(self.queries, self.keys)
+        return 2.0 * self.heads * pairs * (self.depth + self.width)
+
+    @property
+    def flags_values(self) -> bool:
+        """Whether a value that is not finite must be known to programs that do not see it.
+
+        Of fp32 the pass that splits its rows says so, and these heads are written again.
+        """
+        return self.band.edges > 0 and self.band.spreads and not self.is_split
+
+    @property
+    def flagged_bytes(self) -> int:
+        """Bytes that are read to know that."""
+        width = self.width + (self.depth if self.band.is_added else 0)
+        return self.key_heads * self.keys * width * DTYPE_BYTES[self.dtype]
+
+    @property
+    def side_by_side(self) -> int:
+        """Heads whose programs run in order of their length, the longest first.
+
+        All, or as many as find their keys and values in the L2 cache.
+        """
+        if self.band.edges == 0:
+            return 1
+        one = self.keys * (self.depth + self.width) * DTYPE_BYTES[self.dtype]
+        most = min(self.heads, max(1, SIDE_BY_SIDE_BYTES // one) * self.shared)
+        return max(count for count in range(1, most + 1) if self.heads % count == 0)
 
     @property
     def is_split(self) -> bool:
@@ -53,8 +92,9 @@ class Attention:
     @property
     def operand_bytes(self) -> int:
         """Bytes of q, k and v: as much as their parts have."""
-        rows = self.queries * self.depth + self.keys * (self.depth + self.width)
-        return self.heads * rows * DTYPE_BYTES[self.dtype]
+        rows = self.keys * (self.depth + self.width) * self.key_heads
+        rows += self.queries * self.depth * self.heads
+        return rows * DTYPE_BYTES[self.dtype]
 
     @property
     def mask(self) -> str:

@@ -4,6 +4,9 @@ A block of queries keeps its output in registers while keys and values stream by
 bf16 and fp16 are multiplied as they are, fp32 as parts (split_rows.py). A row whose scores are all
 -inf gives zeros, as torch's operator does, or NaN, as its softmax does (EMPTY_IS_ZERO).
 
+Of a band of keys (bands.py) blocks that no row sees are skipped, and those that every row sees are
+taken without masks, as are whole blocks before a remainder of keys.
+
 Source: Dao, "FlashAttention-2", arXiv 2307.08691 (online softmax).
 """
 
@@ -11,86 +14,61 @@ from kmem.codegen.text.calls import write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .attention import Attention, AttentionSettings, padded
+from .flagging import flag_programs
 
 FUSED = (
     "kmem_attention",
     '''
 @triton.jit
-def kmem_attention(
-    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, hidden, out,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, SCALE: tl.constexpr,
-    Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
-    K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
-    V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
-    OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
-    HIDES: tl.constexpr, HIDDEN_OUTER: tl.constexpr, HIDDEN_INNER: tl.constexpr,
-    HIDDEN_ROW: tl.constexpr,
-    CAUSAL: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+def kmem_load_rows(
+    x, columns, KEYS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """One block of queries of one head. SCALE holds log2(e); with SPLIT, q, k and v are the high
-    parts.
+    """Rows of keys or values, zero from WIDTH on and, if not WHOLE, behind the last of them."""
+    within = (tl.arange(0, BLOCK) < WIDTH)[None, :]
+    if not WHOLE:
+        rows = tl.load(x, mask=(columns < KEYS)[:, None] & within, other=0.0)
+    elif BLOCK == WIDTH:
+        rows = tl.load(x)
+    else:
+        rows = tl.load(x, mask=within, other=0.0)
+    return rows
+
+
+@triton.jit
+def kmem_attend(
+    acc, total, top, queries, low_queries, q_exponent,
+    k, v, k_low, v_low, k_exponents, v_exponents, hidden, rows, row, first, last,
+    KEYS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr,
+    K_ROW: tl.constexpr, V_ROW: tl.constexpr,
+    LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    HIDES: tl.constexpr, HIDDEN_ROW: tl.constexpr,
+    SPLIT: tl.constexpr, WIDEN: tl.constexpr, WHOLE: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+):
+    """The running sums after the blocks of keys from first to last. WHOLE: all rows see all of
+    these keys, and there are that many.
     """
-    blocks: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
-    even: tl.constexpr = KEYS % BLOCK_N == 0
-    pid = tl.program_id(0)
-    batch = pid // blocks
-    block = pid % blocks
-    if CAUSAL:
-        block = blocks - 1 - block  # the longest first
-    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    outer = (batch // INNER).to(tl.int64)
-    inner = (batch % INNER).to(tl.int64)
-    depth = tl.arange(0, BLOCK_D)
-    width = tl.arange(0, BLOCK_E)
-    row = tl.minimum(rows, QUERIES - 1)
-    at_q = outer * Q_OUTER + inner * Q_INNER + row.to(tl.int64)[:, None] * Q_ROW + depth[None, :]
-    within = (depth < DEPTH)[None, :]
-    queries = tl.load(q + at_q, mask=within, other=0.0)
-    base_k = outer * K_OUTER + inner * K_INNER
-    base_v = outer * V_OUTER + inner * V_INNER
-    hidden += outer * HIDDEN_OUTER + inner * HIDDEN_INNER
-    if SPLIT:
-        low_queries = tl.load(q_low + at_q, mask=within, other=0.0)
-        q_exponent = tl.load(q_exponents + batch * QUERIES + row)
-    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
-    acc = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
-    last = KEYS
-    if CAUSAL:
-        last = tl.minimum(KEYS, (block + 1) * BLOCK_M)
-    for start in range(0, last, BLOCK_N):
-        columns = start + tl.arange(0, BLOCK_N)
-        at_k = base_k + columns.to(tl.int64)[:, None] * K_ROW + depth[None, :]
-        at_v = base_v + columns.to(tl.int64)[:, None] * V_ROW + width[None, :]
-        if even and BLOCK_D == DEPTH:
-            keys = tl.load(k + at_k)
-        else:
-            keys = tl.load(k + at_k, mask=(columns < KEYS)[:, None] & within, other=0.0)
-        if even and BLOCK_E == WIDTH:
-            values = tl.load(v + at_v)
-        else:
-            values = tl.load(
-                v + at_v, mask=(columns < KEYS)[:, None] & (width < WIDTH)[None, :], other=0.0
-            )
+    place = tl.arange(0, BLOCK_N)
+    # in 32 bits where these hold it: half the registers of a loop
+    place_k = place if K_ROW * BLOCK_N < 1 << 30 else place.to(tl.int64)
+    place_v = place if V_ROW * BLOCK_N < 1 << 30 else place.to(tl.int64)
+    at_k = place_k[:, None] * K_ROW + tl.arange(0, BLOCK_D)[None, :]
+    at_v = place_v[:, None] * V_ROW + tl.arange(0, BLOCK_E)[None, :]
+    for start in range(first, last, BLOCK_N):
+        columns = start + place
+        next_k = tl.cast(start, tl.int64) * K_ROW
+        next_v = tl.cast(start, tl.int64) * V_ROW
+        keys = kmem_load_rows(k + next_k + at_k, columns, KEYS, DEPTH, WHOLE, BLOCK_D)
+        values = kmem_load_rows(v + next_v + at_v, columns, KEYS, WIDTH, WHOLE, BLOCK_E)
         if SPLIT:
-            if even and BLOCK_D == DEPTH:
-                low_keys = tl.load(k_low + at_k)
-            else:
-                low_keys = tl.load(k_low + at_k, mask=(columns < KEYS)[:, None] & within, other=0.0)
-            if even and BLOCK_E == WIDTH:
-                low_values = tl.load(v_low + at_v)
-            else:
-                low_values = tl.load(
-                    v_low + at_v,
-                    mask=(columns < KEYS)[:, None] & (width < WIDTH)[None, :],
-                    other=0.0,
-                )
+            low_keys = kmem_load_rows(k_low + next_k + at_k, columns, KEYS, DEPTH, WHOLE, BLOCK_D)
+            low_values = kmem_load_rows(
+                v_low + next_v + at_v, columns, KEYS, WIDTH, WHOLE, BLOCK_E
+            )
             scores = tl.dot(low_queries, tl.trans(keys))
             scores = tl.dot(queries, tl.trans(low_keys), scores)
             scores = tl.dot(queries, tl.trans(keys), scores)
-            k_exponent = tl.load(k_exponents + batch * KEYS + columns, mask=columns < KEYS, other=0)
+            k_exponent = tl.load(k_exponents + columns, mask=columns < KEYS, other=0)
             scores = kmem_unscale(scores, q_exponent, k_exponent)
         elif WIDEN:
             scores = tl.dot(
@@ -98,7 +76,7 @@ def kmem_attention(
             )
         else:
             scores = tl.dot(queries, tl.trans(keys))
-        scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, CAUSAL, even)
+        scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, LOW, HIGH, ADDS, WHOLE)
         if HIDES:
             scores = kmem_hide(scores, hidden, row, columns, HIDDEN_ROW, KEYS)
         higher = tl.maximum(top, tl.max(scores, axis=1))
@@ -107,7 +85,7 @@ def kmem_attention(
         fix = tl.exp2(top - shift)
         total = total * fix + tl.sum(p, axis=1)
         if SPLIT:
-            least, factor = kmem_value_factors(v_exponents + batch * KEYS, columns, KEYS)
+            least, factor = kmem_value_factors(v_exponents, columns, KEYS)
             p_high, p_low = kmem_split_tile(p * factor[None, :])
             part = tl.dot(p_low, values)
             part = tl.dot(p_high, low_values, part)
@@ -125,6 +103,80 @@ def kmem_attention(
         else:
             acc = tl.dot(p.to(values.dtype), values, acc * fix[:, None])
         top = higher
+    return acc, total, top
+
+
+@triton.jit
+def kmem_attention(
+    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, flags, hidden, out,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr, SCALE: tl.constexpr,
+    Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
+    K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
+    V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
+    OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
+    HIDES: tl.constexpr, HIDDEN_OUTER: tl.constexpr, HIDDEN_INNER: tl.constexpr,
+    HIDDEN_ROW: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    EMPTY_IS_ZERO: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
+    FLAGGED: tl.constexpr, FLAGS: tl.constexpr, SIDE_BY_SIDE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
+):
+    """One block of queries of one head. SCALE holds log2(e); with SPLIT, q, k and v are the high
+    parts. SHARED heads of q read one of k and v. If FLAGGED, flags says in FLAGS places of each
+    head of k and v whether hidden values matter, for they are not finite.
+    """
+    blocks: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
+    late: tl.constexpr = LOW > -(1 << 30)
+    bounded: tl.constexpr = late or HIGH < 1 << 30
+    pid = tl.program_id(0)
+    turn = pid % (blocks * SIDE_BY_SIDE)
+    batch = pid // (blocks * SIDE_BY_SIDE) * SIDE_BY_SIDE + turn % SIDE_BY_SIDE
+    block = turn // SIDE_BY_SIDE
+    if HIGH < 1 << 30:
+        block = blocks - 1 - block  # the longest first
+    start = block * BLOCK_M
+    rows = start + tl.arange(0, BLOCK_M)
+    outer = (batch // INNER).to(tl.int64)
+    inner = (batch % INNER).to(tl.int64)
+    pair = batch // SHARED  # the head of k and v
+    depth = tl.arange(0, BLOCK_D)
+    width = tl.arange(0, BLOCK_E)
+    row = tl.minimum(rows, QUERIES - 1)
+    at_q = outer * Q_OUTER + inner * Q_INNER + row.to(tl.int64)[:, None] * Q_ROW + depth[None, :]
+    within = (depth < DEPTH)[None, :]
+    queries = tl.load(q + at_q, mask=within, other=0.0)
+    base_k = outer * K_OUTER + inner // SHARED * K_INNER
+    base_v = outer * V_OUTER + inner // SHARED * V_INNER
+    hidden += outer * HIDDEN_OUTER + inner * HIDDEN_INNER
+    low_queries = queries
+    q_exponent = row
+    if SPLIT:
+        low_queries = tl.load(q_low + at_q, mask=within, other=0.0)
+        q_exponent = tl.load(q_exponents + batch * QUERIES + row)
+    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
+    first, last = kmem_seen_keys(start, QUERIES, KEYS, LOW, HIGH, BLOCK_M, BLOCK_N)
+    whole, rest = kmem_whole_keys(start, QUERIES, KEYS, LOW, HIGH, BLOCK_M, BLOCK_N)
+    if FLAGGED:
+        flag = tl.max(tl.load(flags + pair * FLAGS + tl.arange(0, FLAGS)), axis=0)
+        first = tl.where(flag != 0, 0, first)
+        last = tl.where(flag != 0, KEYS, last)
+    none = whole >= rest
+    whole = tl.where(none, first, whole)
+    rest = tl.where(none, first, rest)
+    for piece in tl.static_range(3):  # of keys: seen in part, by every row, in part
+        from_key = first if piece == 0 else (whole if piece == 1 else rest)
+        to_key = whole if piece == 0 else (rest if piece == 1 else last)
+        if piece == 1 or (late if piece == 0 else (bounded or KEYS % BLOCK_N != 0)):
+            acc, total, top = kmem_attend(
+                acc, total, top, queries, low_queries, q_exponent,
+                k + base_k, v + base_v, k_low + base_k, v_low + base_v,
+                k_exponents + pair * KEYS, v_exponents + pair * KEYS, hidden, rows, row,
+                from_key, to_key,
+                KEYS, DEPTH, WIDTH, SCALE, K_ROW, V_ROW, LOW, HIGH, ADDS, HIDES, HIDDEN_ROW,
+                SPLIT, WIDEN, piece == 1, BLOCK_N, BLOCK_D, BLOCK_E,
+            )
     if EMPTY_IS_ZERO:
         total = tl.where(total == 0.0, 1.0, total)
     acc = acc / total[:, None]
@@ -141,6 +193,7 @@ def kmem_attention(
     )
 ''',
 )
+
 
 #: Without parts the kernel reads only the first three.
 _WHOLE = "q, k, v, q, k, v, out, out, out"
@@ -159,13 +212,18 @@ def write_fused(detail: Attention, knobs: AttentionSettings) -> list[str]:
     launch = write_launch(
         "kmem_attention",
         detail.heads * ceil_div(detail.queries, knobs.block_m),
-        f"{_PARTS if detail.is_split else _WHOLE}, {detail.mask}, out",
+        _PARTS if detail.is_split else _WHOLE,
+        f"{'flags' if detail.flags_values else 'out'}, {detail.mask}, out",
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
-        f"WIDTH={detail.width}, INNER={detail.inner}, SCALE={detail.log2_scale!r}",
+        f"WIDTH={detail.width}, INNER={detail.inner}, SHARED={detail.shared}, "
+        f"SCALE={detail.log2_scale!r}",
         *strides,
         detail.write_mask(),
-        f"CAUSAL={detail.causal}, EMPTY_IS_ZERO={detail.empty_is_zero}, SPLIT={detail.is_split}, "
+        detail.band.text,
+        f"EMPTY_IS_ZERO={detail.empty_is_zero}, SPLIT={detail.is_split}, "
         f"WIDEN={'False' if detail.is_split else 'q.is_cpu'}",
+        f"FLAGGED={detail.flags_values}, FLAGS={flag_programs(detail)}, "
+        f"SIDE_BY_SIDE={detail.side_by_side}",
         f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, "
         f"BLOCK_D={max(16, next_power_of_two(detail.depth))}, "
         f"BLOCK_E={max(16, next_power_of_two(detail.width))}",
@@ -179,9 +237,9 @@ def _steps(detail: Attention) -> tuple[tuple[int, int, int], ...]:
     if not detail.is_split:
         return detail.steps
     lengths = (
-        (detail.queries, padded(detail.depth)),
-        (detail.keys, padded(detail.depth)),
-        (detail.keys, padded(detail.width)),
+        (detail.inner, detail.queries, padded(detail.depth)),
+        (detail.inner // detail.shared, detail.keys, padded(detail.depth)),
+        (detail.inner // detail.shared, detail.keys, padded(detail.width)),
     )
-    dense = ((detail.inner * rows * width, rows * width, width) for rows, width in lengths)
+    dense = ((heads * rows * width, rows * width, width) for heads, rows, width in lengths)
     return (*dense, detail.steps[3])

@@ -4,7 +4,8 @@ A part is fp16 on the scale of its row: what is below 2**-38 of the row's larges
 few digits. A sum of many hides that, but a query that attends to one key is given that key's row as
 it is. And a row that is infinite throughout has no scale: a probability times one may become 0, and
 NaN where -inf is meant. `kmem_split_rows` says where it happened; of these heads
-`kmem_attention_mend` writes the output again, in fp32 throughout. Of numbers drawn from a normal
+`kmem_attention_mend` writes the output again, in fp32 throughout, and reads what a mask hides where
+the module does (SPREADS). Of numbers drawn from a normal
 distribution one in 10**10 is that small.
 """
 
@@ -12,7 +13,7 @@ from kmem.codegen.text.calls import write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 from .attention import Attention
-from .split_rows import split_programs
+from .split_rows import loss_programs
 
 BLOCK_M, BLOCK_N = 64, 32
 BLOCK_D, MOST_E = 32, 64
@@ -24,49 +25,51 @@ MEND = (
 def kmem_attention_mend(
     q, k, v, losses, hidden, out,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, SCALE: tl.constexpr, SPLITS: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr, SCALE: tl.constexpr,
+    LOSSES: tl.constexpr,
     Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
     HIDES: tl.constexpr, HIDDEN_OUTER: tl.constexpr, HIDDEN_INNER: tl.constexpr,
-    HIDDEN_ROW: tl.constexpr,
-    CAUSAL: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr,
+    HIDDEN_ROW: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    SPREADS: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
-    """One block of queries of one head, if any of the head's SPLITS programs lost something of V.
+    """One block of queries of one head, if any of LOSSES programs lost something of what it reads.
     SCALE holds log2(e).
     """
     blocks: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
     pid = tl.program_id(0)
     batch = pid // blocks
     place = tl.arange(0, BLOCK_S)
-    lost = tl.load(losses + batch * SPLITS + place, mask=place < SPLITS, other=0)
+    lost = tl.load(losses + batch // SHARED * LOSSES + place, mask=place < LOSSES, other=0)
     if tl.max(lost, axis=0) == 0:
         return
-    block = pid % blocks
-    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    start = pid % blocks * BLOCK_M
+    rows = start + tl.arange(0, BLOCK_M)
     row = tl.minimum(rows, QUERIES - 1)
     outer = (batch // INNER).to(tl.int64)
     inner = (batch % INNER).to(tl.int64)
     q += outer * Q_OUTER + inner * Q_INNER
-    k += outer * K_OUTER + inner * K_INNER
-    v += outer * V_OUTER + inner * V_INNER
+    k += outer * K_OUTER + inner // SHARED * K_INNER
+    v += outer * V_OUTER + inner // SHARED * V_INNER
     hidden += outer * HIDDEN_OUTER + inner * HIDDEN_INNER
     out += outer * OUT_OUTER + inner * OUT_INNER
     steps = tl.arange(0, BLOCK_D)
     at_q = row.to(tl.int64)[:, None] * Q_ROW + steps[None, :]
-    last = KEYS
-    if CAUSAL:
-        last = tl.minimum(KEYS, (block + 1) * BLOCK_M)
-    for first in range(0, WIDTH, BLOCK_E):
-        width = first + tl.arange(0, BLOCK_E)
+    first, last = kmem_seen_keys(start, QUERIES, KEYS, LOW, HIGH, BLOCK_M, BLOCK_N)
+    if SPREADS:
+        first = 0
+        last = KEYS
+    for column in range(0, WIDTH, BLOCK_E):
+        width = column + tl.arange(0, BLOCK_E)
         top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
-        for start in range(0, last, BLOCK_N):
-            columns = start + tl.arange(0, BLOCK_N)
+        for key in range(first, last, BLOCK_N):
+            columns = key + tl.arange(0, BLOCK_N)
             live = (columns < KEYS)[:, None]
             at_k = columns.to(tl.int64)[:, None] * K_ROW + steps[None, :]
             scores = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -75,7 +78,7 @@ def kmem_attention_mend(
                 queries = tl.load(q + at_q + depth, mask=within, other=0.0)
                 keys = tl.load(k + at_k + depth, mask=live & within, other=0.0)
                 scores += tl.dot(queries, tl.trans(keys), input_precision="ieee")
-            scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, CAUSAL, False)
+            scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, LOW, HIGH, ADDS, False)
             if HIDES:
                 scores = kmem_hide(scores, hidden, row, columns, HIDDEN_ROW, KEYS)
             higher = tl.maximum(top, tl.max(scores, axis=1))
@@ -108,17 +111,18 @@ def write_mending(detail: Attention) -> str:
         f"{name}_OUTER={steps[0]}, {name}_INNER={steps[1]}, {name}_ROW={steps[2]}"
         for name, steps in zip(("Q", "K", "V", "OUT"), detail.steps, strict=True)
     )
-    programs = split_programs(detail.keys, detail.width)
+    programs = loss_programs(detail)
     return write_launch(
         "kmem_attention_mend",
         detail.heads * ceil_div(detail.queries, BLOCK_M),
         f"q, k, v, losses, {detail.mask}, out",
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
-        f"WIDTH={detail.width}, INNER={detail.inner}, SCALE={detail.log2_scale!r}, "
-        f"SPLITS={programs}",
+        f"WIDTH={detail.width}, INNER={detail.inner}, SHARED={detail.shared}, "
+        f"SCALE={detail.log2_scale!r}, LOSSES={programs}",
         *strides,
         detail.write_mask(),
-        f"CAUSAL={detail.causal}, EMPTY_IS_ZERO={detail.empty_is_zero}",
+        detail.band.text,
+        f"SPREADS={detail.band.spreads}, EMPTY_IS_ZERO={detail.empty_is_zero}",
         f"BLOCK_M={BLOCK_M}, BLOCK_N={BLOCK_N}, BLOCK_D={BLOCK_D}, "
         f"BLOCK_E={min(MOST_E, max(16, next_power_of_two(detail.width)))}, "
         f"BLOCK_S={next_power_of_two(programs)}, num_warps=4",

@@ -29,11 +29,13 @@ def kmem_split_rows(
     x, high, low, exponents, losses,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr,
     X_OUTER: tl.constexpr, X_INNER: tl.constexpr, X_ROW: tl.constexpr, PADDED: tl.constexpr,
-    TELL: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
+    TELL: tl.constexpr, LOSSES: tl.constexpr, FIRST_LOSS: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
 ):
     """(outer, INNER, ROWS, WIDTH) to scaled parts (outer * INNER, ROWS, PADDED), zero above WIDTH,
-    and the exponent of each row's scale. If TELL, to losses of each program, whether a value of its
-    rows is not finite, or not what its parts add up to, to six bits.
+    and the exponent of each row's scale. If TELL, to the LOSSES of each head, from FIRST_LOSS on
+    and for each program, whether a value of its rows is not finite, or not what its parts add up
+    to, to six bits.
 
     A value that is not finite goes into the low part alone: it then meets one product of three, and
     cannot cancel to NaN.
@@ -60,7 +62,8 @@ def kmem_split_rows(
         left = tl.abs(rest - rest.to(tl.float16).to(tl.float32))
         # the value's own bits: a product with a denormal may have been flushed
         lost = (left > tl.abs(scaled) * 0.015625) | ((scaled == 0.0) & (bits > 0))
-        tl.store(losses + pid, tl.max(tl.max((lost | ~finite).to(tl.int32), axis=1), axis=0))
+        found = tl.max(tl.max((lost | ~finite).to(tl.int32), axis=1), axis=0)
+        tl.store(losses + batch * LOSSES + FIRST_LOSS + pid % blocks, found)
     target = line[:, None] * PADDED + place[None, :]
     written = (rows < ROWS)[:, None] & (place < PADDED)[None, :]
     tl.store(high + target, tl.where(finite, top, 0.0).to(tl.float16), mask=written)
@@ -72,17 +75,61 @@ TILE_HELPERS = (
     "kmem_scale_scores",
     '''
 @triton.jit
+def kmem_seen_keys(
+    start, QUERIES: tl.constexpr, KEYS: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Of the keys that any of BLOCK_M queries sees: the first, or one before it at which a block
+    begins, and the one behind the last.
+    """
+    first = start * 0
+    last = first + KEYS
+    if LOW > -(1 << 30):
+        first = tl.maximum(start + LOW, 0) // BLOCK_N * BLOCK_N
+    if HIGH < 1 << 30:
+        last = tl.minimum(tl.minimum(start + BLOCK_M, QUERIES) + HIGH, KEYS)
+    return first, last
+
+
+@triton.jit
+def kmem_whole_keys(
+    start, QUERIES: tl.constexpr, KEYS: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Of the blocks of keys that all of BLOCK_M queries see: where the first begins, and where the
+    last ends.
+    """
+    first = start * 0
+    last = first + KEYS // BLOCK_N * BLOCK_N
+    if LOW > -(1 << 30):
+        first = tl.maximum(tl.minimum(start + BLOCK_M, QUERIES) - 1 + LOW, 0)
+        first = (first + BLOCK_N - 1) // BLOCK_N * BLOCK_N
+    if HIGH < 1 << 30:
+        last = tl.minimum(last, tl.maximum(start + HIGH + 1, 0) // BLOCK_N * BLOCK_N)
+    return first, last
+
+
+@triton.jit
 def kmem_scale_scores(
     scores, rows, columns,
-    SCALE: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
+    SCALE: tl.constexpr, KEYS: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
+    ADDS: tl.constexpr, WHOLE: tl.constexpr,
 ):
-    """SCALE * scores; -inf beyond the last key and, if CAUSAL, above the diagonal."""
+    """SCALE * scores; if not WHOLE, -inf beyond the last key and outside of the band: where the
+    mask ADDS that, a score that is not finite stays so.
+    """
     # rounded here: no compiler contracts an fma with the subtraction of the largest
     scores = tl.fma(scores, SCALE, 0.0)
-    if not EVEN:
-        scores = tl.where((columns < KEYS)[None, :], scores, float("-inf"))
-    if CAUSAL:
-        scores = tl.where(columns[None, :] <= rows[:, None], scores, float("-inf"))
+    if not WHOLE:
+        seen = (columns < KEYS)[None, :]
+        if HIGH < 1 << 30:
+            seen &= columns[None, :] <= rows[:, None] + HIGH
+        if LOW > -(1 << 30):
+            seen &= columns[None, :] >= rows[:, None] + LOW
+        if ADDS:
+            scores += tl.where(seen, 0.0, float("-inf"))
+        else:
+            scores = tl.where(seen, scores, float("-inf"))
     return scores
 
 
@@ -123,33 +170,44 @@ def split_programs(rows: int, width: int) -> int:
     return ceil_div(rows, _block_rows(rows, width))
 
 
+def loss_programs(detail: Attention) -> int:
+    """Programs that say of a head of k and v whether parts hold its values, and its keys if a mask
+    is added.
+    """
+    told = split_programs(detail.keys, detail.width)
+    return told + (split_programs(detail.keys, detail.depth) if detail.band.is_added else 0)
+
+
 def write_splitting(detail: Attention) -> list[str]:
     """The statements that write parts and exponents of q, k and v, and `losses` of v."""
     shapes = (
-        (detail.queries, detail.depth),
-        (detail.keys, detail.depth),
-        (detail.keys, detail.width),
+        (detail.heads, detail.queries, detail.depth),
+        (detail.key_heads, detail.keys, detail.depth),
+        (detail.key_heads, detail.keys, detail.width),
     )
-    programs = split_programs(detail.keys, detail.width)
+    losses = loss_programs(detail)
+    told = {"v": 0}
+    if detail.band.is_added:
+        told["k"] = split_programs(detail.keys, detail.width)
     statements = [
-        f"losses = torch.empty({detail.heads * programs}, dtype=torch.int32, device=q.device)"
+        f"losses = torch.empty({detail.key_heads * losses}, dtype=torch.int32, device=q.device)"
     ]
-    for name, (rows, width), steps in zip("qkv", shapes, detail.steps[:3], strict=True):
-        size = detail.heads * rows * padded(width)
+    for name, (heads, rows, width), steps in zip("qkv", shapes, detail.steps[:3], strict=True):
+        size = heads * rows * padded(width)
         outer, inner = steps[:2]
         row = steps[2]
         statements += [
             f"{name}_high = torch.empty({size}, dtype=torch.float16, device=q.device)",
             f"{name}_low = torch.empty_like({name}_high)",
-            f"{name}_exponents = torch.empty({detail.heads * rows}, dtype=torch.int32, "
-            f"device=q.device)",
+            f"{name}_exponents = torch.empty({heads * rows}, dtype=torch.int32, device=q.device)",
             write_launch(
                 "kmem_split_rows",
-                detail.heads * split_programs(rows, width),
+                heads * split_programs(rows, width),
                 f"{name}, {name}_high, {name}_low, {name}_exponents, losses",
-                f"ROWS={rows}, WIDTH={width}, INNER={detail.inner}",
+                f"ROWS={rows}, WIDTH={width}, INNER={heads // detail.outer}",
                 f"X_OUTER={outer}, X_INNER={inner}, X_ROW={row}, PADDED={padded(width)}",
-                f"TELL={name == 'v'}, BLOCK_R={_block_rows(rows, width)}, "
+                f"TELL={name in told}, LOSSES={losses}, FIRST_LOSS={told.get(name, 0)}",
+                f"BLOCK_R={_block_rows(rows, width)}, "
                 f"BLOCK_W={next_power_of_two(padded(width))}, num_warps=4",
             ),
         ]

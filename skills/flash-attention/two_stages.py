@@ -23,7 +23,8 @@ def kmem_attention_scores(
     q, q_low, k, k_low, q_exponents, k_exponents, v_exponents, hidden,
     p, p_low, tops, sums, leasts,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PADDED_KEYS: tl.constexpr, PADDED_D: tl.constexpr,
-    SCALE: tl.constexpr, CAUSAL: tl.constexpr, INNER: tl.constexpr,
+    SCALE: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr,
+    LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
     HIDES: tl.constexpr, HIDDEN_OUTER: tl.constexpr, HIDDEN_INNER: tl.constexpr,
     HIDDEN_ROW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -37,16 +38,18 @@ def kmem_attention_scores(
     tile_n = pid % tiles_n
     tile_m = pid // tiles_n % tiles_m
     batch = pid // (tiles_n * tiles_m)
-    if CAUSAL:  # no row of these attends to the tile
-        if tile_n * BLOCK_N >= tl.minimum((tile_m + 1) * BLOCK_M, QUERIES):
-            return
+    whole: tl.constexpr = KEYS == PADDED_KEYS and LOW <= -(1 << 30) and HIGH >= 1 << 30
+    first, last = kmem_seen_keys(tile_m * BLOCK_M, QUERIES, KEYS, LOW, HIGH, BLOCK_M, BLOCK_N)
+    if (tile_n * BLOCK_N < first) | (tile_n * BLOCK_N >= last):
+        return  # no row of these attends to the tile
+    pair = batch // SHARED  # the head of k and v
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.minimum(rows, QUERIES - 1)
     column = tl.minimum(columns, KEYS - 1)
     steps = tl.arange(0, BLOCK_K)
     at_q = (batch.to(tl.int64) * QUERIES + row)[:, None] * PADDED_D + steps[None, :]
-    at_k = (batch.to(tl.int64) * KEYS + column)[:, None] * PADDED_D + steps[None, :]
+    at_k = (pair.to(tl.int64) * KEYS + column)[:, None] * PADDED_D + steps[None, :]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, PADDED_D, BLOCK_K):
         queries = tl.load(q + at_q + start)
@@ -58,16 +61,16 @@ def kmem_attention_scores(
     acc = kmem_unscale(
         acc,
         tl.load(q_exponents + batch * QUERIES + row),
-        tl.load(k_exponents + batch * KEYS + column),
+        tl.load(k_exponents + pair * KEYS + column),
     )
-    acc = kmem_scale_scores(acc, rows, columns, SCALE, KEYS, CAUSAL, KEYS == PADDED_KEYS)
+    acc = kmem_scale_scores(acc, rows, columns, SCALE, KEYS, LOW, HIGH, ADDS, whole)
     if HIDES:
         hidden += (batch // INNER).to(tl.int64) * HIDDEN_OUTER
         hidden += (batch % INNER).to(tl.int64) * HIDDEN_INNER
         acc = kmem_hide(acc, hidden, row, columns, HIDDEN_ROW, KEYS)
     top = tl.max(acc, axis=1)
     weights = tl.exp2(acc - tl.where(top == float("-inf"), 0.0, top)[:, None])
-    least, factor = kmem_value_factors(v_exponents + batch * KEYS, columns, KEYS)
+    least, factor = kmem_value_factors(v_exponents + pair * KEYS, columns, KEYS)
     at_row = (batch * tiles_n + tile_n).to(tl.int64) * QUERIES + rows
     tl.store(tops + at_row, top, mask=rows < QUERIES)
     tl.store(sums + at_row, tl.sum(weights, axis=1), mask=rows < QUERIES)
@@ -86,13 +89,14 @@ WEIGHTS = (
 @triton.jit
 def kmem_attention_weights(
     tops, sums, leasts, weights, scales,
-    QUERIES: tl.constexpr, TILES: tl.constexpr, ATTENDED: tl.constexpr, CAUSAL: tl.constexpr,
-    EMPTY_IS_ZERO: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
+    QUERIES: tl.constexpr, TILES: tl.constexpr, FIRST: tl.constexpr, ATTENDED: tl.constexpr,
+    LOW: tl.constexpr, HIGH: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
 ):
     """weights[batch, tile, row] = exp2(top of tile - top of row) / sum of row * 2**(scales[batch] -
     least exponent of the tile).
 
-    ATTENDED: tiles from the first that some row attends to. Of the others nothing is known, and
+    Some row attends to the tiles from FIRST to ATTENDED. Of the others nothing is known, and
     nothing is asked.
     """
     blocks: tl.constexpr = (QUERIES + BLOCK_R - 1) // BLOCK_R
@@ -101,29 +105,26 @@ def kmem_attention_weights(
     rows = pid % blocks * BLOCK_R + tl.arange(0, BLOCK_R)
     base = batch.to(tl.int64) * (TILES * QUERIES) + rows
     top = tl.full((BLOCK_R,), float("-inf"), tl.float32)
-    smallest = tl.load(leasts + batch * TILES)
-    for tile in range(ATTENDED):
-        live = rows < QUERIES
-        if CAUSAL:
-            live &= tile * BLOCK_N <= rows
+    smallest = tl.load(leasts + batch * TILES + FIRST)
+    for tile in range(FIRST, ATTENDED):
+        live = (rows < QUERIES) & (tile * BLOCK_N <= rows + HIGH)
+        live &= tile * BLOCK_N + BLOCK_N > rows + LOW
         smallest = tl.minimum(smallest, tl.load(leasts + batch * TILES + tile))
         top = tl.maximum(top, tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf")))
     shift = tl.where(top == float("-inf"), 0.0, top)
     total = tl.zeros((BLOCK_R,), tl.float32)
-    for tile in range(ATTENDED):
-        live = rows < QUERIES
-        if CAUSAL:
-            live &= tile * BLOCK_N <= rows
+    for tile in range(FIRST, ATTENDED):
+        live = (rows < QUERIES) & (tile * BLOCK_N <= rows + HIGH)
+        live &= tile * BLOCK_N + BLOCK_N > rows + LOW
         found = tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf"))
         total += tl.exp2(found - shift) * tl.load(
             sums + base + tile * QUERIES, mask=live, other=0.0
         )
     if EMPTY_IS_ZERO:
         total = tl.where(total == 0.0, 1.0, total)
-    for tile in range(ATTENDED):
-        live = rows < QUERIES
-        if CAUSAL:
-            live &= tile * BLOCK_N <= rows
+    for tile in range(FIRST, ATTENDED):
+        live = (rows < QUERIES) & (tile * BLOCK_N <= rows + HIGH)
+        live &= tile * BLOCK_N + BLOCK_N > rows + LOW
         found = tl.exp2(
             tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf")) - shift
         )
@@ -147,8 +148,9 @@ def kmem_attention_output(
     p, p_low, v, v_low, weights, scales, out,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PADDED_KEYS: tl.constexpr,
     WIDTH: tl.constexpr, PADDED_E: tl.constexpr, TILE: tl.constexpr, INNER: tl.constexpr,
+    SHARED: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
-    CAUSAL: tl.constexpr,
+    LOW: tl.constexpr, HIGH: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of queries by output columns: for every step of keys its product times the weight of
@@ -165,15 +167,11 @@ def kmem_attention_output(
     row = tl.minimum(rows, QUERIES - 1)
     steps = tl.arange(0, BLOCK_K)
     at_p = (batch.to(tl.int64) * QUERIES + row)[:, None] * PADDED_KEYS + steps[None, :]
-    base_v = batch.to(tl.int64) * KEYS
+    base_v = (batch // SHARED).to(tl.int64) * KEYS
     weights += batch.to(tl.int64) * (PADDED_KEYS // TILE * QUERIES) + row
-    last = PADDED_KEYS
-    if CAUSAL:
-        last = tl.minimum(
-            PADDED_KEYS, (tl.minimum(tile_m * BLOCK_M + BLOCK_M, QUERIES) + TILE - 1) // TILE * TILE
-        )
+    first, last = kmem_seen_keys(tile_m * BLOCK_M, QUERIES, KEYS, LOW, HIGH, BLOCK_M, TILE)
     acc = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
-    for start in range(0, last, BLOCK_K):
+    for start in range(first, last, BLOCK_K):
         key = start + steps
         at_v = (base_v + key)[:, None] * PADDED_E + width[None, :]
         high = tl.load(p + at_p + start)
@@ -190,6 +188,9 @@ def kmem_attention_output(
         acc += part * weight[:, None]
     scale = -tl.load(scales + batch)  # in two steps of normal factors
     acc = acc * kmem_power_of_two(scale >> 1) * kmem_power_of_two(scale - (scale >> 1) - 14)
+    if not EMPTY_IS_ZERO:  # there may be no step in which a row that sees nothing becomes that
+        blind = (rows + HIGH < 0) | (rows + LOW >= KEYS)
+        acc = tl.where(blind[:, None], float("nan"), acc)
     at_out = (batch // INNER).to(tl.int64) * OUT_OUTER + (batch % INNER).to(tl.int64) * OUT_INNER
     at_out += rows.to(tl.int64)[:, None] * OUT_ROW + width[None, :]
     tl.store(
@@ -230,7 +231,7 @@ def write_two_stages(detail: Attention, knobs: AttentionSettings) -> list[str]:
 def _sizes(detail: Attention, knobs: AttentionSettings, padded_keys: int) -> str:
     return (
         f"QUERIES={detail.queries}, KEYS={detail.keys}, PADDED_KEYS={padded_keys}, "
-        f"CAUSAL={detail.causal}, BLOCK_M={knobs.block_m}"
+        f"SHARED={detail.shared}, BLOCK_M={knobs.block_m}"
     )
 
 
@@ -244,6 +245,7 @@ def _write_scores(detail: Attention, knobs: AttentionSettings, tiles: int) -> st
         "p, p_low, tops, sums, leasts",
         _sizes(detail, knobs, tiles * knobs.block_n),
         f"PADDED_D={depth}, SCALE={detail.log2_scale!r}, INNER={detail.inner}",
+        detail.band.text,
         detail.write_mask(),
         f"BLOCK_N={knobs.block_n}, BLOCK_K={min(knobs.block_k, depth & -depth)}",
         knobs.run,
@@ -251,14 +253,14 @@ def _write_scores(detail: Attention, knobs: AttentionSettings, tiles: int) -> st
 
 
 def _write_weights(detail: Attention, knobs: AttentionSettings, tiles: int) -> str:
-    attended = tiles
-    if detail.causal:
-        attended = min(tiles, ceil_div(detail.queries, knobs.block_n))
+    first, last = detail.band.seen_keys(detail.queries, detail.keys)
     return write_launch(
         "kmem_attention_weights",
         detail.heads * ceil_div(detail.queries, WEIGHT_ROWS),
         "tops, sums, leasts, weights, scales",
-        f"QUERIES={detail.queries}, TILES={tiles}, ATTENDED={attended}, CAUSAL={detail.causal}",
+        f"QUERIES={detail.queries}, TILES={tiles}, FIRST={first // knobs.block_n}, "
+        f"ATTENDED={ceil_div(last, knobs.block_n)}",
+        f"LOW={detail.band.first}, HIGH={detail.band.last}",
         f"EMPTY_IS_ZERO={detail.empty_is_zero}, BLOCK_N={knobs.block_n}, BLOCK_R={WEIGHT_ROWS}",
     )
 
@@ -274,6 +276,8 @@ def _write_output(detail: Attention, knobs: AttentionSettings, padded_keys: int)
         _sizes(detail, knobs, padded_keys),
         f"WIDTH={detail.width}, PADDED_E={width}, TILE={knobs.block_n}, INNER={detail.inner}",
         f"OUT_OUTER={outer}, OUT_INNER={inner}, OUT_ROW={row}",
+        f"LOW={detail.band.first}, HIGH={detail.band.last}",
+        f"EMPTY_IS_ZERO={detail.empty_is_zero}",
         f"BLOCK_E={block_e}, BLOCK_K={min(knobs.block_k, knobs.block_n)}",
         knobs.run,
     )

@@ -1,0 +1,189 @@
+"""Attention in a graph: torch's operator, or written out; what the kernels cover of it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from kmem.problem.dtypes import FLOATS
+from kmem.problem.graph import Arg, Node, OpGraph, Ref
+from kmem.records import TensorSpec
+
+from .attention import Attention
+from .bands import Band
+from .constants import made_for, read_band
+from .heads import Shared, read_merged, read_shared
+from .written_out import read_written_out
+
+_TARGET = "aten.scaled_dot_product_attention.default"
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+MAX_WIDTH = 2048  # of a row that the splitting kernel holds in registers
+MAX_FUSED_WIDTH = 256  # of a head whose output one block of queries keeps in registers
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An attention in a graph: its nodes, the names of q, k, v and mask, and what is computed.
+
+    `made`: the value that it makes.
+    """
+
+    nodes: tuple[str, ...]
+    reads: tuple[str, ...]
+    made: str
+    detail: Attention
+
+
+def read_attention(graph: OpGraph, node: Node) -> Found | None:
+    """The attention that a node ends, with the copy that merges its heads; None if it ends none."""
+    found = _read_operator(graph, node) if node.target == _TARGET else _read_products(graph, node)
+    merged = None if found is None else read_merged(graph, node)
+    if found is None or merged is None:
+        return found
+    missing = 4 - len(node.spec.shape)
+    steps = (*found.detail.steps[:3], ((0,) * missing + merged.stride[:-1]))
+    detail = replace(found.detail, out=merged.spec, steps=steps)
+    return replace(found, nodes=(*found.nodes, *merged.nodes), made=merged.made, detail=detail)
+
+
+def _read_operator(graph: OpGraph, node: Node) -> Found | None:
+    """The attention of torch's operator; None for what the kernels do not cover.
+
+    They do not cover a mask that is no band of constants, dropout, broadcasting, or rows that are
+    not dense.
+    """
+    given = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
+    if given.get("dropout_p", 0.0) != 0.0:
+        return None
+    if not all(isinstance(given[name], Ref) for name in _NAMES[:3]) or len(node.args) < 3:
+        return None
+    query, key, value = (given[name].name for name in _NAMES[:3])
+    scale = given.get("scale")
+    scale = scale if scale is not None else graph.spec(query).shape[-1] ** -0.5
+    mask = given.get("attn_mask")
+    band = Band(high=0) if given.get("is_causal", False) else Band()
+    constants: set[str] = set()
+    if mask is not None:
+        band = _read_given_mask(graph, mask, node.spec, graph.spec(key))
+        if band is None:
+            return None
+        constants = made_for(graph, mask.name, [node.name])
+    names = tuple(sorted({node.name, *constants}, key=graph.place))
+    shares = bool(given.get("enable_gqa", False))
+    found = _read_heads(graph, names, (query, key, value), node.spec, scale, shares)
+    return None if found is None else replace(found, detail=replace(found.detail, band=band))
+
+
+def _read_given_mask(graph: OpGraph, mask: Arg, out: TensorSpec, key: TensorSpec) -> Band | None:
+    """The band of a mask that torch's operator is given: true where a key is seen, or added."""
+    if not isinstance(mask, Ref):
+        return None
+    scores = replace(out, shape=(*out.shape[:-1], key.shape[-2]))
+    hides = False if graph.spec(mask.name).dtype == "bool" else -math.inf
+    return read_band(graph, mask.name, scores, hides)
+
+
+def _read_products(graph: OpGraph, node: Node) -> Found | None:
+    """The attention that ends in a product, written out before it.
+
+    A row whose scores are all -inf is NaN there.
+    """
+    written = read_written_out(graph, node)
+    if written is None:
+        return None
+    names = written.query, written.key, written.value
+    found = _read_heads(graph, written.nodes, names, node.spec, written.scale, False)
+    if found is None:
+        return None
+    detail = replace(found.detail, empty_is_zero=False, band=written.band)
+    if written.hidden is None:
+        return replace(found, detail=detail)
+    steps = _mask_steps(graph.spec(written.hidden), detail)
+    if steps is None:
+        return None
+    detail = replace(detail, hidden=steps)
+    return replace(found, reads=(*found.reads, written.hidden), detail=detail)
+
+
+def _mask_steps(spec: TensorSpec, detail: Attention) -> tuple[int, int, int] | None:
+    """Of a mask along outer and inner axis and queries, 0 where it is the same for all."""
+    wanted = (detail.outer, detail.inner, detail.queries, detail.keys)
+    missing = 4 - len(spec.shape)
+    shape, stride = (1,) * missing + spec.shape, (0,) * missing + spec.stride
+    if spec.dtype != "bool" or shape[3] != detail.keys or stride[3] != 1:
+        return None
+    if any(size not in (1, full) for size, full in zip(shape, wanted, strict=True)):
+        return None
+    steps = [0 if size == 1 else step for size, step in zip(shape, stride, strict=True)]
+    return steps[0], steps[1], steps[2]
+
+
+def _read_heads(
+    graph: OpGraph,
+    nodes: tuple[str, ...],
+    names: tuple[str, str, str],
+    out: TensorSpec,
+    scale: float,
+    shares: bool,
+) -> Found | None:
+    """An attention of q, k and v, the latter read where each head lies once.
+
+    Args:
+        shares: whether heads of q may share one of k and v as they are given.
+    """
+    query, key, value = names
+    specs = [graph.spec(name) for name in names]
+    repeated = [read_shared(graph, name) for name in (key, value)]
+    if repeated[0].times != repeated[1].times or shares:
+        repeated = [Shared(name, 1) for name in (key, value)]
+    detail = None
+    if repeated[0].times > 1:
+        before = [specs[0], *(graph.spec(each.source) for each in repeated)]
+        detail = _detail(before, out, scale, repeated[0].times)
+    if detail is None:  # what is repeated may be laid out as the kernel does not read it
+        repeated = [Shared(name, 1) for name in (key, value)]
+        heads = [spec.shape[-3] if len(spec.shape) > 2 else 1 for spec in specs]
+        detail = _detail(specs, out, scale, heads[0] // heads[1] if shares else 1)
+    if detail is None:
+        return None
+    repeating = dict.fromkeys(node for each in repeated for node in each.nodes)
+    reads = query, *(each.source for each in repeated)
+    return Found((*repeating, *nodes), reads, nodes[-1], detail)
+
+
+def _detail(
+    specs: Sequence[TensorSpec], out: TensorSpec, scale: float, shared: int
+) -> Attention | None:
+    """What is computed of q, k and v, each head of the latter for so many of q."""
+    q, k, v = specs
+    rank = len(q.shape)
+    if not 2 <= rank <= 4 or q.dtype not in FLOATS:
+        return None
+    if any(len(spec.shape) != rank or spec.dtype != q.dtype for spec in (*specs, out)):
+        return None
+    missing = 4 - rank
+    batch = (1,) * missing + q.shape[:-2]
+    if any(spec.stride[-1] != 1 for spec in (*specs, out)) or out.shape[:-2] != q.shape[:-2]:
+        return None
+    if any((1,) * missing + spec.shape[:-2] != (batch[0], batch[1] // shared) for spec in (k, v)):
+        return None
+    if out.numel == 0 or prod(k.shape) == 0 or batch[1] % shared:
+        return None
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        return None
+    widest = max(q.shape[-1], v.shape[-1])
+    if widest > (MAX_WIDTH if q.dtype == "float32" else MAX_FUSED_WIDTH):
+        return None
+    return Attention(
+        outer=batch[0],
+        inner=batch[1],
+        queries=q.shape[-2],
+        keys=k.shape[-2],
+        depth=q.shape[-1],
+        width=v.shape[-1],
+        scale=scale,
+        dtype=q.dtype,
+        out=out,
+        steps=tuple((0,) * missing + spec.stride[:-1] for spec in (*specs, out)),
+        shared=shared,
+    )

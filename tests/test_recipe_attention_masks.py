@@ -1,0 +1,335 @@
+"""skills/flash-attention: masks that a forward makes of constants, skipped by blocks of keys."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from compile_sm90 import compile_jobs
+
+from kmem.devices import named_target
+from kmem.records import Contract
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
+
+ROOT = Path(__file__).resolve().parent.parent
+H200 = named_target("h200")
+RECIPE = load_recipe(load_skill(ROOT / "skills" / "flash-attention"))
+SCORES = "s = q @ k.transpose(-2, -1) * 0.3"
+PLACES = "i, j = torch.arange(L, device=q.device), torch.arange(S, device=q.device)"
+LATER = "torch.ones(L, S, dtype=torch.bool, device=q.device).triu(1)"
+LEAST = "float('-inf')"
+
+
+def problem(
+    masked: str,
+    queries: int = 40,
+    keys: int = 40,
+    dtype: str = "float32",
+    before: str = "pass",
+    width: int = 16,
+) -> str:
+    """Attention written out, whose scores `s` a line masks."""
+    shapes = f"(1, 2, {queries}, {width})", f"(1, 2, {keys}, {width})"
+    inputs = ", ".join(f"torch.randn({shapes[place > 0]}).to(torch.{dtype})" for place in range(3))
+    return (
+        "import torch\nimport torch.nn.functional as F\nclass Model(torch.nn.Module):\n"
+        "    def forward(self, q, k, v):\n"
+        "        L, S = q.shape[-2], k.shape[-2]\n"
+        f"        {SCORES}\n        {before}\n        s = {masked}\n"
+        "        return torch.softmax(s, -1) @ v\n"
+        f"def get_inputs():\n    return [{inputs}]\n"
+    )
+
+
+def site_of(source: str):
+    _, graph = trace_source(source)
+    return graph, RECIPE.match(graph, Contract())[0]
+
+
+def settings_of(site: object, *forms: str) -> list[dict]:
+    """One setting of each form, with several blocks of queries and of keys."""
+    space = RECIPE.space(site, H200).settings()
+    return [
+        next(
+            setting
+            for setting in space
+            if setting["form"] == form and setting["block_m"] == setting["block_n"] == 16
+        )
+        for form in forms
+        if any(setting["form"] == form for setting in space)
+    ]
+
+
+def run(source: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    graph, site = site_of(source)
+    found = []
+    for setting in settings_of(site, "fused", "two_stages"):
+        emitted = import_source(emit_source(source, graph, [(RECIPE, site, setting)]))
+        with torch.no_grad():
+            found.append(emitted.ModelNew()(*inputs))
+    return found
+
+
+CAUSAL = (None, 0)
+SPELLINGS = {
+    "ones triu": (f"s.masked_fill({LATER}, {LEAST})", "pass", CAUSAL),
+    "ones tril == 0": (f"s.masked_fill(torch.ones(L, S).tril() == 0, {LEAST})", "pass", CAUSAL),
+    "tril to bool, not": (
+        f"s.masked_fill(~torch.ones(L, S).tril().bool(), {LEAST})",
+        "pass",
+        CAUSAL,
+    ),
+    "logical_not": (
+        f"s.masked_fill(torch.logical_not(m), {LEAST})",
+        "m = torch.tril(torch.ones((L, S), dtype=torch.bool)).view(1, 1, L, S)",
+        CAUSAL,
+    ),
+    "new_ones": (f"s.masked_fill(q.new_ones(L, S).triu(1) == 1, {LEAST})", "pass", CAUSAL),
+    "ones_like": (f"s.masked_fill(torch.ones_like(m).triu(1), {LEAST})", f"m = {LATER}", CAUSAL),
+    "full added": (f"s + torch.full((L, S), {LEAST}, dtype=q.dtype).triu(1)", "pass", CAUSAL),
+    "added, other side": (f"torch.triu(torch.full((L, S), {LEAST}), 1).to(q) + s", "pass", CAUSAL),
+    "zeros filled": (f"s + torch.zeros(L, S).masked_fill({LATER}, {LEAST})", "pass", CAUSAL),
+    "where of numbers": (
+        f"s + torch.where(i[:, None] >= j, 0.0, {LEAST})[None, None]",
+        PLACES,
+        CAUSAL,
+    ),
+    "transformer": (
+        "s + m",
+        "m = (torch.triu(torch.ones(S, L)) == 1).transpose(0, 1).float(); "
+        f"m = m.masked_fill(m == 0, {LEAST}).masked_fill(m == 1, 0.0)",
+        CAUSAL,
+    ),
+    "arange": (f"s.masked_fill(i[:, None] < j[None, :], {LEAST})", PLACES, CAUSAL),
+    "arange views": (f"s.masked_fill(j.view(1, -1) > i.view(-1, 1), {LEAST})", PLACES, CAUSAL),
+    "arange difference": (f"s.masked_fill(i[:, None] - j < 0, {LEAST})", PLACES, CAUSAL),
+    "expanded": (
+        f"s.masked_fill({LATER}[None, None].expand(1, 2, L, S), {LEAST})",
+        "pass",
+        CAUSAL,
+    ),
+    "where": (f"torch.where(~{LATER}, s, {LEAST})", "pass", CAUSAL),
+    "where turned": (f"torch.where({LATER}, {LEAST}, s)", "pass", CAUSAL),
+    "where of a tensor": (f"torch.where(~{LATER}, s, torch.tensor({LEAST}))", "pass", CAUSAL),
+    "cut out": (
+        f"s.masked_fill(m[:, :, :L, :S] == 0, {LEAST})",
+        "m = torch.ones(64, 64).tril().view(1, 1, 64, 64)",
+        CAUSAL,
+    ),
+    "cut out lower": (
+        f"s.masked_fill(m[3 : L + 3, :S] == 0, {LEAST})",
+        "m = torch.ones(64, 64).tril()",
+        (None, 3),
+    ),
+    "shifted": (f"s.masked_fill(torch.ones(L, S).triu(5).bool(), {LEAST})", "pass", (None, 4)),
+    "shifted down": (
+        f"s.masked_fill(torch.ones(L, S).triu(-4).bool(), {LEAST})",
+        "pass",
+        (None, -5),
+    ),
+    "anticausal": (f"s.masked_fill(torch.ones(L, S).tril(-1).bool(), {LEAST})", "pass", (0, None)),
+    "window": (
+        f"s.masked_fill((i[:, None] < j) | (i[:, None] - j >= 7), {LEAST})",
+        PLACES,
+        (-6, 0),
+    ),
+    "band": (f"s.masked_fill((i[:, None] - j).abs() > 3, {LEAST})", PLACES, (-3, 3)),
+    "triu and tril": (
+        f"s.masked_fill(torch.ones(L, S).triu(-20).tril(2) == 0, {LEAST})",
+        "pass",
+        (-20, 2),
+    ),
+    "nothing hidden": (f"s.masked_fill(torch.zeros(L, S).bool(), {LEAST})", "pass", (None, None)),
+}
+
+
+@pytest.mark.slow(after=6)
+@pytest.mark.parametrize(("queries", "keys"), [(40, 40), (21, 45), (45, 21)])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_mask_of_constants_is_known_by_its_band(spelling, queries, keys):
+    masked, before, (low, high) = SPELLINGS[spelling]
+    source = problem(masked, queries, keys, before=before)
+    graph, site = site_of(source)
+    band = site.detail.band
+    assert site.detail.hidden is None and len(site.inputs) == 3
+    low = None if low is not None and low <= 1 - queries else low
+    assert (band.low, band.high) == (low, high)
+    assert band.pairs(queries, keys) == visible_pairs(source)
+    kept = {"new_ones": 1, "ones_like": 1 + 2}.get(spelling, 0)
+    assert len(graph.nodes) - len(site.nodes) <= kept + 1, "the mask is made all the same"
+
+
+def visible_pairs(source: str) -> int:
+    """What torch lets through of a mask, counted."""
+    module = import_source(source.replace("torch.softmax(s, -1) @ v", "s"))
+    return int((~module.Model()(*module.get_inputs())[0, 0].isinf()).sum())
+
+
+@pytest.mark.slow(after=3)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("queries", "keys"), [(40, 40), (21, 45), (45, 21), (48, 32)])
+@pytest.mark.parametrize(
+    "spelling", ["ones triu", "full added", "shifted", "window", "anticausal", "triu and tril"]
+)
+def test_skipped_blocks_leave_what_torch_computes(spelling, queries, keys, dtype):
+    masked, before, _ = SPELLINGS[spelling]
+    source = problem(masked, queries, keys, dtype, before)
+    _, site = site_of(source)
+    tolerance = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    if keys < queries and spelling in ("window", "anticausal", "triu and tril"):
+        return  # rows that see nothing are below
+    settings = settings_of(site, "fused", "two_stages")
+    check_recipe(RECIPE, source, H200, settings=settings, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("spelling", "queries", "keys"),
+    [("shifted down", 40, 40), ("window", 60, 21), ("anticausal", 60, 21)],
+)
+def test_rows_that_see_nothing_are_nan_as_in_torch(spelling, queries, keys, dtype):
+    masked, before, _ = SPELLINGS[spelling]
+    source = problem(masked, queries, keys, dtype, before)
+    torch.manual_seed(1)
+    module = import_source(source)
+    inputs = module.get_inputs()
+    expected = module.Model()(*inputs)
+    assert 0 < expected.isnan().sum() < expected.numel()
+    for found in run(source, inputs):
+        assert torch.equal(found.isnan(), expected.isnan())
+        torch.testing.assert_close(found, expected, rtol=4e-3, atol=4e-3, equal_nan=True)
+
+
+@pytest.mark.slow(after=2)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("special", [float("nan"), float("inf")])
+@pytest.mark.parametrize("operand", [1, 2])
+@pytest.mark.parametrize("spelling", ["ones triu", "full added", "window"])
+def test_what_is_hidden_and_not_finite_reaches_what_it_does_in_torch(
+    spelling, operand, special, dtype
+):
+    """Hidden values are multiplied by 0, and to hidden scores of NaN -inf is added."""
+    masked, before, _ = SPELLINGS[spelling]
+    source = problem(masked, 40, 40, dtype, before)
+    torch.manual_seed(1)
+    module = import_source(source)
+    inputs = module.get_inputs()
+    inputs[operand][0, 1, 37, 5] = special
+    expected = module.Model()(*inputs)
+    assert expected[0, 1].isnan().any() or (spelling, operand) == ("window", 1)
+    for found in run(source, inputs):
+        assert torch.equal(found.isnan(), expected.isnan())
+        assert torch.equal(found.isinf(), expected.isinf())
+
+
+GIVEN = "F.scaled_dot_product_attention(q, k, v, {call})"
+
+
+@pytest.mark.parametrize(
+    ("call", "band"),
+    [
+        ("is_causal=True", (None, 0)),
+        ("attn_mask=torch.ones(L, S, dtype=torch.bool).tril()", (None, 0)),
+        ("attn_mask=torch.full((L, S), float('-inf'), dtype=q.dtype).triu(1)", (None, 0)),
+        ("attn_mask=(i[:, None] - j).abs() <= 4", (-4, 4)),
+    ],
+)
+def test_the_operator_skips_what_its_mask_hides_and_does_not_read_it(call, band):
+    source = problem("s", 40, 45, before=PLACES).replace(
+        "torch.softmax(s, -1) @ v", GIVEN.format(call=call)
+    )
+    source = source.replace(SCORES, "s = q")
+    _, site = site_of(source)
+    assert (site.detail.band.low, site.detail.band.high) == band
+    check_recipe(
+        RECIPE, source, H200, settings=settings_of(site, "fused", "two_stages"), tolerance=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("masked", "before"),
+    [
+        (f"s.masked_fill(self.m, {LEAST})", "pass"),  # a buffer may change
+        (f"s.masked_fill(m, {LEAST})", f"m = {LATER}; m.logical_not_()"),
+        (f"s.masked_fill(m, {LEAST})", f"n = {LATER}; m = n.view(1, 1, L, S); n.logical_not_()"),
+        (f"s.masked_fill((j > 3).expand(L, S), {LEAST})", PLACES),  # by column alone
+        (f"s.masked_fill((i[:, None] - j).abs() == 3, {LEAST})", PLACES),  # no band
+        (f"s.masked_fill(i[:, None] > 2 * j, {LEAST})", PLACES),
+        (f"s.masked_fill(torch.ones(L, S).bool(), {LEAST})", "pass"),  # all is hidden
+        (f"s.masked_fill(q[0, 0, :, :1] > j, {LEAST})", PLACES),
+    ],
+)
+def test_other_masks_are_read_as_they_are(masked, before):
+    source = problem(masked, before=before)
+    source = source.replace(
+        "    def forward",
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('m', torch.ones(40, 40).bool().triu(1))\n    def forward",
+        1,
+    )
+    _, site = site_of(source)
+    assert site.detail.hidden is not None and site.detail.band.edges == 0
+    assert len(site.inputs) == 4
+
+
+@pytest.mark.parametrize(
+    ("masked", "before"),
+    [
+        (f"s.masked_fill({LATER}, -1e9)", "pass"),
+        ("s + torch.full((L, S), -1e9).triu(1)", "pass"),
+        (f"s + torch.ones(L, S).masked_fill({LATER}, {LEAST})", "pass"),  # adds 1 as well
+        ("s + torch.full((L, S), 0.5).triu(1)", "pass"),
+        (f"torch.where({LATER}, s, {LEAST}) + s", "pass"),
+    ],
+)
+def test_masks_that_do_more_than_hide_are_left_to_others(masked, before):
+    _, graph = trace_source(problem(masked, before=before))
+    assert RECIPE.match(graph, Contract()) == []
+
+
+def test_half_the_work_costs_about_half_the_time():
+    times = []
+    for masked in ("s", f"s.masked_fill({LATER}, {LEAST})"):
+        source = problem(masked, 4096, 4096, "float16", width=64).replace("(1, 2,", "(1, 32,")
+        _, site = site_of(source.replace("randn", "empty"))
+        settings = RECIPE.space(site, H200).settings()
+        times.append(min(RECIPE.cost_ms(site, setting, H200) for setting in settings))
+    assert 0.5 < times[1] / times[0] < 0.6
+
+
+COMPILED = {
+    f"{width} wide, {tiles[1]} keys": (width, tiles)
+    for width in (64, 128)
+    for tiles in ((128, 64, 8, 3), (128, 128, 8, 2))
+}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, list[dict]]:
+    """Causal attention at the settings that are ranked first, compiled for sm_90."""
+    jobs = []
+    for width, (block_m, block_n, warps, stages) in COMPILED.values():
+        source = problem(f"s.masked_fill({LATER}, {LEAST})", 4096, 4096, "float16", width=width)
+        setting = {
+            "form": "fused",
+            "block_m": block_m,
+            "block_n": block_n,
+            "block_k": 64,
+            "warps": warps,
+            "stages": stages,
+        }
+        jobs.append(("flash-attention", source.replace("randn", "empty"), "match", setting))
+    return dict(zip(COMPILED, compile_jobs(jobs, "ptx"), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", COMPILED)
+def test_causal_kernels_use_tensor_cores_and_do_not_spill(compiled, case):
+    flag, kernel = compiled[case]
+    assert flag["name"] == "kmem_attention_flag" and not flag["stack"]
+    assert not kernel["stack"] and kernel["shared"] <= 232448
+    assert kernel["hgmma"] > 0 and kernel["async_copies"] > 0
+    exponents = set(re.findall(r"\bex2\.approx\S*\s+%\w+, (%\w+)", kernel["ptx"]))
+    contracted = set(re.findall(r"\bfma\.rn\.f32\s+(%\w+),", kernel["ptx"]))
+    assert exponents and exponents.isdisjoint(contracted)
