@@ -235,11 +235,11 @@ def _selected(value: Pieces, spec: TensorSpec, node: Node) -> Pieces:
 
 
 def _sliced(value: Pieces, spec: TensorSpec, node: Node) -> Pieces:
-    dim, start, _, step = (*node.args[1:], *(0, None, None, 1)[len(node.args) - 1 :])
-    rank = len(spec.shape)
-    axis = _integer(dim) % rank - rank
+    given = dict(zip(("dim", "start", "end", "step"), node.args[1:], strict=False))
+    rank, start = len(spec.shape), given.get("start")
+    axis = _integer(given.get("dim", 0)) % rank - rank
     first = 0 if start is None else _integer(start)
-    if step != 1:
+    if given.get("step", 1) != 1:
         raise Unknown
     first = max(0, first + spec.shape[axis]) if first < 0 else first
     return value.moved(axis, first) if axis in AXES else value

@@ -184,8 +184,8 @@ def _product(x: Line, y: Line) -> Line:
 
 def _signs(start: float, end: float, line: Line) -> Iterator[tuple[float, int]]:
     """Where a line that changes begins to be negative, 0 or positive, and its sign there."""
-    by_row, slope, plus = line
-    if by_row != -slope or not math.isfinite(plus) or plus != int(plus):
+    slope, plus = line[1:]
+    if line[0] != -slope or not math.isfinite(plus) or plus != int(plus):
         raise Unknown
     offset = int(plus)
     root = -offset // slope

@@ -57,20 +57,20 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
         return None
     if not all(isinstance(given[name], Ref) for name in _NAMES[:3]) or len(node.args) < 3:
         return None
-    query, key, value = (given[name].name for name in _NAMES[:3])
+    reads = given["query"].name, given["key"].name, given["value"].name
     scale = given.get("scale")
-    scale = scale if scale is not None else graph.spec(query).shape[-1] ** -0.5
+    scale = scale if scale is not None else graph.spec(reads[0]).shape[-1] ** -0.5
     mask = given.get("attn_mask")
     band = Band(high=0) if given.get("is_causal", False) else Band()
     constants: set[str] = set()
     if mask is not None:
-        band = _read_given_mask(graph, mask, node.spec, graph.spec(key))
+        band = _read_given_mask(graph, mask, node.spec, graph.spec(reads[1]))
         if band is None:
             return None
         constants = made_for(graph, mask.name, [node.name])
     names = tuple(sorted({node.name, *constants}, key=graph.place))
     shares = bool(given.get("enable_gqa", False))
-    found = _read_heads(graph, names, (query, key, value), node.spec, scale, shares)
+    found = _read_heads(graph, names, reads, node.spec, scale, shares)
     return None if found is None else replace(found, detail=replace(found.detail, band=band))
 
 
@@ -131,23 +131,22 @@ def _read_heads(
     Args:
         shares: whether heads of q may share one of k and v as they are given.
     """
-    query, key, value = names
     specs = [graph.spec(name) for name in names]
-    repeated = [read_shared(graph, name) for name in (key, value)]
+    repeated = [read_shared(graph, name) for name in names[1:]]
     if repeated[0].times != repeated[1].times or shares:
-        repeated = [Shared(name, 1) for name in (key, value)]
+        repeated = [Shared(name, 1) for name in names[1:]]
     detail = None
     if repeated[0].times > 1:
         before = [specs[0], *(graph.spec(each.source) for each in repeated)]
         detail = _detail(before, out, scale, repeated[0].times)
     if detail is None:  # what is repeated may be laid out as the kernel does not read it
-        repeated = [Shared(name, 1) for name in (key, value)]
+        repeated = [Shared(name, 1) for name in names[1:]]
         heads = [spec.shape[-3] if len(spec.shape) > 2 else 1 for spec in specs]
-        detail = _detail(specs, out, scale, heads[0] // heads[1] if shares else 1)
+        detail = _detail(specs, out, scale, heads[0] // max(1, heads[1]) if shares else 1)
     if detail is None:
         return None
     repeating = dict.fromkeys(node for each in repeated for node in each.nodes)
-    reads = query, *(each.source for each in repeated)
+    reads = names[0], *(each.source for each in repeated)
     return Found((*repeating, *nodes), reads, nodes[-1], detail)
 
 
@@ -155,7 +154,8 @@ def _detail(
     specs: Sequence[TensorSpec], out: TensorSpec, scale: float, shared: int
 ) -> Attention | None:
     """What is computed of q, k and v, each head of the latter for so many of q."""
-    q, k, v = specs
+    q = specs[0]
+    k, v = specs[1:]
     rank = len(q.shape)
     if not 2 <= rank <= 4 or q.dtype not in FLOATS:
         return None

@@ -111,7 +111,8 @@ def _ways_to_mask(graph: OpGraph, node: Node) -> Iterator[tuple[Ref, Ref, float]
     elif node.target in _FILLS and _is_least(graph, node.args[2]):
         ways = [(node.args[0], node.args[1], True)]
     elif node.target in _CHOOSES:
-        condition, shown, other = node.args
+        condition = node.args[0]
+        shown, other = node.args[1:]
         ways = [(shown, condition, False)] if _is_least(graph, other) else []
         ways += [(other, condition, True)] if _is_least(graph, shown) else []
     else:
