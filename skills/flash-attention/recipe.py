@@ -36,6 +36,10 @@ STATISTICS_BYTES = 4096
 SHARE_OF_CEILING = {3: 0.68, 1: 0.55}
 #: Of the rate above that three products keep where exponentials wait for every block of scores.
 FUSED_SHARE = 0.75
+#: Instructions that a score takes: to scale, subtract, exponentiate, add and round it, and its part
+#: of loads; for each block of keys one more for each column of the output, which is scaled.
+#: Source: counted in the machine code of the loop for sm_90, heads 64 and 128 wide.
+SCORE_INSTRUCTIONS = 8
 #: Share that is left with two stages of loads, and with steps of 32. These and the next only rank
 #: settings.
 FEW_STAGES, SHORT_STEPS = 0.95, 0.95
@@ -150,7 +154,8 @@ def _product_ms(detail: Attention, knobs: AttentionSettings, device: Device) -> 
     narrow *= 1.0 if knobs.stages > 2 else FEW_STAGES
     rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms] * narrow
     if knobs.is_fused:
-        rate *= FUSED_SHARE if terms == 3 else 1.0
+        rescaling = detail.width / knobs.block_n / SCORE_INSTRUCTIONS
+        rate *= FUSED_SHARE if terms == 3 else 1 / (1 + rescaling)
     else:
         intensity = knobs.block_m * knobs.block_n / (knobs.block_m + knobs.block_n)
         rate *= min(1.0, intensity / 64) * (1.0 if knobs.block_k == 64 else SHORT_STEPS)
