@@ -23,7 +23,7 @@ from kmem.codegen.module.assemble import assemble_module
 from kmem.codegen.module.counters import is_counter
 from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.devices import named_target
-from kmem.errors import KmemError
+from kmem.errors import KmemError, ProblemError
 from kmem.explore.recipes.cover import (
     SiteOption,
     cover_graph,
@@ -132,6 +132,8 @@ def main() -> None:
         name = file.parent.name if file.name == "problem.py" else file.stem
         try:
             forms = [("", trace_at_full_size(load_problem(file), contract, device))]
+            if (reason := forms[0][1].graph.opaque_reason) is not None:
+                raise ProblemError(f"its graph is not known: {reason}")
             if asked.rewritten:
                 found = find_rewritten(forms[0][1], Rewrites(loaded))
                 best = next(iter(found.values()), None)
