@@ -215,6 +215,7 @@ def test_what_saves_no_copy_is_left_as_it_was(case: str) -> None:
         "y = torch.cat(((x * 2).relu_(), x), 1)\ny + 1",
         "y = x * 2\ny[:, :3].relu_()\ntorch.sigmoid(y + 1)",  # of no parts
         "y = x * 2\nz = y - 1\ny[:, :3].add_(1)\ntorch.sigmoid(y) + z",
+        "y = x + 0\na = y[:, :2]\nz = -a\ny.add_(1)\na * z",
     ],
 )
 def test_memory_that_is_changed_in_between_is_read_when_eager_reads_it(body: str) -> None:

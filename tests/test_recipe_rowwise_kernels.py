@@ -551,7 +551,7 @@ def test_bfloat16_rows_that_start_beside_16_bytes_round_once() -> None:
 def test_a_thread_reduces_its_neighbours_of_a_softmax_by_itself(
     name: str, expression: str, inputs: str, columns: int
 ) -> None:
-    parameters = "x, y" if "y" in expression.split("(")[1] else "x"
+    parameters = "x, y" if "(x, y" in expression else "x"
     source = problem(expression, inputs.replace("COLUMNS", str(columns)), parameters=parameters)
     chosen, site = match_one(name, source)
     strategies = ("loop", "split", "pipelined") if chosen.element_output else ("loop", "split")

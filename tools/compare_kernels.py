@@ -20,7 +20,6 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -34,8 +33,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-import triton
 from judge_winners import read_rows
 from rival_clock import BASELINE_MODES
 from rival_judging import refusals_of
@@ -48,6 +45,7 @@ from kmem.host.lease import GpuLease
 from kmem.measure.resources import open_lease
 from kmem.memory.location import default_db_path
 from kmem.records import BASELINES
+from kmem.run.setup.session import versions
 
 #: On a lent GPU machine only what lies under $OUT comes back.
 OUT = Path(os.environ.get("OUT", "runs")) / "compared"
@@ -272,8 +270,7 @@ def main() -> None:
     head = {
         "device": where,
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
-        "versions": f"torch {torch.__version__}, triton {triton.__version__}, "
-        f"Python {platform.python_version()}",
+        "versions": ", ".join(map(" ".join, versions().items())),
         "theirs": str(options.theirs),
         "command": "python tools/compare_kernels.py " + " ".join(sys.argv[1:]),
     }

@@ -63,7 +63,6 @@ from kmem.whole.process import interpret_as_the_judge
 #: Where there is no GPU, times are estimated and kernels compiled for this one.
 _TARGET = named_target("h200")
 SEED = 20
-#: Where the worker's own modules lie, which answer in the interpreter as a GPU would.
 
 
 def judge_rival(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -230,6 +229,7 @@ def find_ours(problem: Problem, runs: Path, device: Device | None) -> Ours | Non
 
 
 def verdict_of(result: RunResult, device: Device | None) -> dict[str, Any] | None:
+    """The row of a run's last verdict; None if it was not measured on such a device."""
     is_of_here = device is not None and result.target == device.name and not result.estimated
     if not is_of_here or result.best is None:
         return None

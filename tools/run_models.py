@@ -20,7 +20,6 @@ What limits a card with many jobs is what nobody can share: timings, and max-aut
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -32,13 +31,12 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-import torch
-import triton
 from models_page import figures_of, write_table
 
 from kmem.bench.sharing import share_cores
 from kmem.errors import KmemError
 from kmem.host.visible_gpus import visible_gpus
+from kmem.run.setup.session import versions
 
 #: Beyond a model's minutes, for what was begun just before; then it is ended.
 _GRACE_S = 120
@@ -184,8 +182,7 @@ def _run_in(file: Path, asked: argparse.Namespace, environment: dict[str, str]) 
         "file": str(file),
         "name": file.stem,
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
-        "versions": f"torch {torch.__version__}, triton {triton.__version__}, "
-        f"Python {platform.python_version()}",
+        "versions": ", ".join(map(" ".join, versions().items())),
         "asked": f"{len(asked.models)} given, --within {asked.within:g} --jobs {asked.jobs}"
         + (f" --gpus {asked.gpus}" if asked.gpus else ""),
     }

@@ -4,7 +4,7 @@ A room imports only from those above it. What one skill needs alone lies beside 
 
 What everything below asks:
 
-- settings.py: settings as a record.
+- settings.py: settings as a record, and what their tiles are laid out for.
 - rates.py: what a device reaches under load.
 - steady.py: what parameters alone decide of a forward.
 - text/: kernels and launchers as text, written and read.

@@ -1,4 +1,4 @@
-"""The settings of a recipe as a record: a field for each knob."""
+"""A recipe's settings as a record: a field for each knob. What their tiles are laid out for."""
 
 from dataclasses import fields
 from functools import cache
@@ -7,6 +7,8 @@ from typing import TypeVar
 from kmem.recipes import Settings
 
 Record = TypeVar("Record")
+VECTOR_BYTES = 16  # widest global load of one thread. Source: PTX ISA, ld: .v4.b32
+WARP_THREADS = 32  # for which tiles are laid out, whatever the device
 
 
 def read_settings(record: type[Record], settings: Settings) -> Record:

@@ -20,12 +20,11 @@ from kmem.codegen.convolutions.windows import (
     row_starts,
 )
 from kmem.codegen.rates import by_card, by_clock, issues_per_s, l1_bytes_per_s
+from kmem.codegen.settings import VECTOR_BYTES, WARP_THREADS
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Role, Rule, Site, Space
 from kmem.records import DTYPE_BYTES, Device
 
-VECTOR_BYTES = 16  # widest global load of one thread. Source: PTX ISA, ld: .v4.b32
-WARP_THREADS = 32  # for which tiles are laid out, whatever the device
 MAX_GATHER_COLUMNS = 4096
 MAX_LOAD_GROUPS = 256
 #: Accumulators and loaded columns of one thread that still leave registers for addresses.

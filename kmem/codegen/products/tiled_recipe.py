@@ -101,8 +101,8 @@ _SHORT_STEP = 16
 _MOST_LIVE = {True: 128, False: 160}
 #: Instructions of a value of an operand that is computed: from memory, to fp32, and back to shared
 #: memory. With the chain's own: in half precision on an H200 (2026-11-28), silu(gate) * up before a
-#: product of 2048 x 11008, 14336 and 5504, and of 4096 x 11008, took 2.2 to 2.6 ps a value and tile
-#: of columns more than the product alone, exact as they were then.
+#: product of 2048 x 14336, 2048 x 5504 and 4096 x 11008 took 2.2 to 2.6 ps a value and tile of
+#: columns more than without it, exact as it was then; differences of whole runs' times.
 _MOVED = 6.0
 #: Operations of a compensated addition, and how much more an addition takes beside tensor cores
 #: than a multiply-add does on the FMA units.

@@ -260,13 +260,16 @@ def is_changed_between(graph: OpGraph, chosen: Collection[str]) -> bool:
 
 
 def changes_views(graph: OpGraph) -> bool:
-    """Whether anything in a graph changes memory in place through a view of it."""
+    """Whether anything in a graph changes memory in place through a view, or of which one is."""
     return graph.whole.once(_changes_views)
 
 
 def _changes_views(whole: OpGraph) -> bool:
-    changed = (whole.node(node.refs()[0]) for node in whole.nodes if node.is_in_place)
-    return any(made is not None and not made.is_in_place and _shares(made) for made in changed)
+    for name in (node.refs()[0] for node in whole.nodes if node.is_in_place):
+        near = [*filter(None, [whole.node(name)]), *whole.users(name)]
+        if any(not node.is_in_place and _shares(node) for node in near):
+            return True
+    return False
 
 
 def _changes(graph: OpGraph, name: str) -> list[Node]:

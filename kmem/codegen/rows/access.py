@@ -22,12 +22,9 @@ from math import gcd, prod
 from kmem.codegen.regions.pointwise import compute_type
 from kmem.codegen.regions.region import Load, Reduce, Region, Store
 from kmem.codegen.rows.launching import OffsetWriter
+from kmem.codegen.settings import VECTOR_BYTES, WARP_THREADS
 from kmem.recipes import Settings
 from kmem.records import DTYPE_BYTES
-
-#: Bytes of the widest load of a thread.
-VECTOR_BYTES = 16
-WARP_THREADS = 32
 
 
 def vector_lanes(region: Region) -> int:
