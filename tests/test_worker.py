@@ -369,6 +369,24 @@ def test_free_memory_is_poisoned_as_far_as_there_is_room(monkeypatch: pytest.Mon
     poison_free_memory([((4,), torch.float32), ((2, 3), torch.int64)], torch.device("cpu"), 0)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("scratch", [0, 2**9, 2**15, 2**19, 2**20, 3 * 2**20])
+def test_a_small_result_of_an_earlier_call_is_not_there_for_the_next(scratch: int) -> None:
+    """The mean of a batch is nearly that of another: without launches it would pass for it."""
+
+    def call() -> torch.Tensor:
+        work = torch.empty(scratch, dtype=torch.uint8, device="cuda")
+        result = torch.empty((), dtype=torch.float16, device="cuda")
+        del work
+        return result
+
+    place = call().fill_(10.5).data_ptr()
+    poison_free_memory([((), torch.float16)], torch.device("cuda"), torch.cuda.memory_reserved())
+    found = call()
+    assert found.data_ptr() == place  # else it shows nothing
+    assert found.isnan()
+
+
 def test_a_worker_sees_no_secrets_and_no_home(worker: WorkerProcess) -> None:
     assert probe(worker, "'KMEM_TEST_TOKEN' in os.environ") == "False"
     assert probe(worker, "os.environ['HOME']") == repr(str(worker.directory))

@@ -3,13 +3,18 @@
 Runs inside the worker, from a copy of this file.
 """
 
+import math
+
 import torch
 
 #: The CUDA allocator serves requests up to 1 MiB from a pool of their own, in blocks of 512 bytes
 #: and up. Source: c10/cuda/CUDACachingAllocator.cpp.
 _SMALL_BLOCK_BYTES = 2**20
+_LEAST_BLOCK_BYTES = 2**9
 _SMALL_BLOCKS = 32
 _LARGE_BLOCKS = 8
+#: Of each power of two between those, so many blocks: two segments of that pool, which have 2 MiB.
+_SWEPT_BLOCKS = 4
 
 
 def poison_free_memory(
@@ -25,6 +30,8 @@ def poison_free_memory(
         reserved_bytes: what the allocator held after the last call, whether or not it has given it
             back to the driver since.
     """
+    if any(_bytes_of(shape, dtype) <= _SMALL_BLOCK_BYTES for shape, dtype in layouts):
+        _sweep_small_blocks(device)
     blocks = []
     for shape, dtype in layouts:
         try:
@@ -41,9 +48,31 @@ def poison_free_memory(
             block.fill_(True if block.dtype is torch.bool else torch.iinfo(block.dtype).max)
 
 
+def _sweep_small_blocks(device: torch.device) -> None:
+    """Fill what is free for small requests, the larger pieces first, with the bytes of a NaN.
+
+    A small output lies behind its call's scratch memory, further on than so many blocks of its own
+    size reach: the loss of a batch was taken for the next one's, which differs by less than it may.
+    """
+    blocks, size = [], _SMALL_BLOCK_BYTES
+    while size >= _LEAST_BLOCK_BYTES:
+        try:
+            for _ in range(_SWEPT_BLOCKS):
+                blocks.append(torch.empty(size, dtype=torch.uint8, device=device))
+        except torch.OutOfMemoryError:  # smaller ones may still be free
+            pass
+        size //= 2
+    for block in blocks:
+        block.fill_(0xFF)
+
+
+def _bytes_of(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    return max(1, math.prod(shape) * dtype.itemsize)
+
+
 def _free_blocks(block: torch.Tensor, reserved_bytes: int) -> int:
     """About how many free blocks of this size the allocator may hold, this one included."""
-    size = max(1, block.numel() * block.element_size())
+    size = _bytes_of(tuple(block.shape), block.dtype)
     if size <= _SMALL_BLOCK_BYTES:
         return _SMALL_BLOCKS
     if block.device.type != "cuda":
