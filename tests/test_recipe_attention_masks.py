@@ -1,5 +1,6 @@
 """skills/flash-attention: masks that a forward makes of constants, skipped by blocks of keys."""
 
+import math
 import re
 from pathlib import Path
 
@@ -152,7 +153,7 @@ def test_a_mask_of_constants_is_known_by_its_band(spelling, queries, keys):
     source = problem(masked, queries, keys, before=before)
     graph, site = site_of(source)
     band = site.detail.band
-    assert site.detail.hidden is None and len(site.inputs) == 3
+    assert site.detail.mask is None and len(site.inputs) == 3
     low = None if low is not None and low <= 1 - queries else low
     assert (band.low, band.high) == (low, high)
     assert band.pairs(queries, keys) == visible_pairs(source)
@@ -269,23 +270,118 @@ def test_other_masks_are_read_as_they_are(masked, before):
         1,
     )
     _, site = site_of(source)
-    assert site.detail.hidden is not None and site.detail.band.edges == 0
+    assert site.detail.mask is not None and site.detail.band.edges == 0
     assert len(site.inputs) == 4
 
 
+READ = {
+    "finite, filled": (f"s.masked_fill({LATER}, -1e9)", "pass", "hides", -1e9),
+    "finite, nothing seen": ("s.masked_fill(torch.ones(L, S).bool(), -5.0)", "pass", "hides", -5.0),
+    "finite, added": ("s + torch.full((L, S), -1e4).triu(1)", "pass", "added", -math.inf),
+    "a bias": ("s + torch.full((L, S), 0.5).triu(1)", "pass", "added", -math.inf),
+    "a bias and -inf": (
+        f"s + torch.ones(L, S).masked_fill({LATER}, {LEAST})",
+        "pass",
+        "added",
+        -math.inf,
+    ),
+    "a bias on the left": ("q[:, :1, :, :1] * k[0, 0, :, 0] + s", "pass", "added", -math.inf),
+    "where": (
+        "torch.where(q[..., :1] > k[:, :1, :, 0].unsqueeze(2), s, -3.0)",
+        "pass",
+        "shows",
+        -3.0,
+    ),
+    "where turned": (
+        "torch.where(q[..., :1] > k[..., 0].unsqueeze(2), -3.0, s)",
+        "pass",
+        "hides",
+        -3.0,
+    ),
+    "cast": (
+        f"s.float().masked_fill(q[..., :1] > k[0, 0, :, 0], {LEAST})",
+        "pass",
+        "hides",
+        -math.inf,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spelling", READ)
+def test_masks_that_are_no_bands_are_read(spelling, dtype):
+    masked, before, kind, fill = READ[spelling]
+    source = problem(masked, 21, 45, dtype, before)
+    if dtype != "float32":
+        source = source.replace("s, -1)", "s, -1, dtype=torch.float32).to(q.dtype)")
+    _, site = site_of(source)
+    assert (site.detail.mask.kind, site.detail.mask.fill) == (kind, fill)
+    module = import_source(source)
+    inputs = module.get_inputs()
+    expected = module.Model()(*inputs).double()
+    for found in run(source, inputs):
+        near = {"rtol": 1e-5, "atol": 1e-5} if dtype == "float32" else {"rtol": 0.02, "atol": 0.02}
+        assert torch.allclose(found.double(), expected, **near, equal_nan=True)
+
+
 @pytest.mark.parametrize(
-    ("masked", "before"),
+    "after",
     [
-        (f"s.masked_fill({LATER}, -1e9)", "pass"),
-        ("s + torch.full((L, S), -1e9).triu(1)", "pass"),
-        (f"s + torch.ones(L, S).masked_fill({LATER}, {LEAST})", "pass"),  # adds 1 as well
-        ("s + torch.full((L, S), 0.5).triu(1)", "pass"),
-        (f"torch.where({LATER}, s, {LEAST}) + s", "pass"),
+        "F.dropout(torch.softmax(s, -1), 0.0) @ v",
+        "F.dropout(torch.softmax(s, -1), 0.5, False) @ v",
+        "F.dropout(torch.softmax(s.float(), -1).type_as(q), 0.0) @ v",
+        "torch.softmax(s, -1, torch.float32).to(v.dtype) @ v",
     ],
 )
-def test_masks_that_do_more_than_hide_are_left_to_others(masked, before):
-    _, graph = trace_source(problem(masked, before=before))
-    assert RECIPE.match(graph, Contract()) == []
+def test_what_does_nothing_to_probabilities_is_passed(after):
+    source = problem(f"s.masked_fill({LATER}, {LEAST})", 40, 40, "float16")
+    source = source.replace("torch.softmax(s, -1) @ v", after)
+    _, site = site_of(source)
+    assert site.detail.band.high == 0
+    module = import_source(source)
+    inputs = module.get_inputs()
+    expected = module.Model()(*inputs).float()
+    assert torch.allclose(run(source, inputs)[0].float(), expected, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("after", "masked"),
+    [
+        ("F.dropout(torch.softmax(s, -1), 0.5) @ v", "s"),
+        ("torch.softmax(s, -1, torch.float64).float() @ v", "s"),
+        ("torch.softmax(s, -1).half().float() @ v", "s"),
+        ("torch.softmax(s, -1) @ v", f"torch.where({LATER}, s, {LEAST}) + s"),
+        ("torch.softmax(s, -1) @ v", f"s.masked_fill({LATER}, float('inf'))"),
+        ("torch.softmax(s, -1) @ v", "s + q[..., :1]"),  # one bias for all keys
+    ],
+)
+def test_what_changes_scores_otherwise_is_left_to_others(after, masked):
+    source = problem(masked).replace("torch.softmax(s, -1) @ v", after)
+    assert RECIPE.match(trace_source(source)[1], Contract()) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("mask", "kind"),
+    [
+        ("(q[0, 0, :, :1] > k[0, 0, :, 0]) | (j == 3)", "admits"),
+        ("(k[:, :1, :, 0] > 0.0).unsqueeze(2)", "admits"),  # padding
+        ("(q[..., :1] * k[..., 0].unsqueeze(2))", "added"),
+        ("(q[..., :1] > 0) & (k[..., 0] > 0).unsqueeze(2)", "admits"),  # some see nothing
+    ],
+)
+def test_the_operator_reads_a_mask_that_is_no_band(mask, kind, dtype):
+    call = f"F.scaled_dot_product_attention(q, k, v, attn_mask={mask}, scale=0.3)"
+    source = problem("s", 21, 45, dtype).replace("torch.softmax(s, -1) @ v", call)
+    source = source.replace(SCORES, PLACES).replace("s = s", "pass")
+    _, site = site_of(source)
+    assert site.detail.mask.kind == kind
+    module = import_source(source)
+    inputs = module.get_inputs()
+    expected = module.Model()(*inputs).float()
+    near = 1e-5 if dtype == "float32" else 0.01
+    for found in run(source, inputs):
+        assert torch.allclose(found.float(), expected, rtol=near, atol=near, equal_nan=True)
 
 
 def test_half_the_work_costs_about_half_the_time():

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import e as euler
-from math import log2
+from math import isfinite, log2
 
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import DTYPE_BYTES, TensorSpec
@@ -15,14 +15,39 @@ SIDE_BY_SIDE_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class Mask:
+    """A mask that is read: its steps along outer and inner batch axis and queries, in elements, 0
+    where it is the same for all; along keys it is dense.
+
+    Scores become `fill` where one that "hides" is true, and one that "shows" is false. One that is
+    "added" is added to them, and one that "admits" adds -inf where it is false, as torch's operator
+    does: a score that is infinite becomes NaN.
+    """
+
+    steps: tuple[int, int, int]
+    kind: str
+    fill: float
+    bytes: int
+
+    @property
+    def text(self) -> str:
+        """The constants of a kernel that say what it does, and where it lies."""
+        fill = f"{self.fill * log2(euler)!r}" if isfinite(self.fill) else "float('-inf')"
+        outer, inner, row = self.steps
+        return (
+            f"MASK={self.kind!r}, FILL={fill}, "
+            f"MASK_OUTER={outer}, MASK_INNER={inner}, MASK_ROW={row}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """softmax(scale * q k^T) v for every head.
 
     `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements. So many
     heads of q as `shared` says, one behind the other, read the same head of k and v. A row whose
     scores are all -inf is zero if `empty_is_zero`, as in torch's operator, else NaN. `band`: the
-    keys that queries see by their places, all of them without one. `hidden`: the steps, as those of
-    q, of a mask that is true where a query does not see a key; None without.
+    keys that queries see by their places, all of them without one. `mask`: what is read of that.
     """
 
     outer: int
@@ -38,7 +63,7 @@ class Attention:
     shared: int = 1
     empty_is_zero: bool = True
     band: Band = Band()
-    hidden: tuple[int, int, int] | None = None
+    mask: Mask | None = None
 
     @property
     def heads(self) -> int:
@@ -97,15 +122,14 @@ class Attention:
         return rows * DTYPE_BYTES[self.dtype]
 
     @property
-    def mask(self) -> str:
-        """The argument that a kernel reads its mask from; without one it reads none."""
-        return "out" if self.hidden is None else "hidden"
+    def mask_argument(self) -> str:
+        """What a kernel is given as its mask; without one it reads none."""
+        return "out" if self.mask is None else "mask"
 
-    def write_mask(self) -> str:
-        """The constants of a kernel that say where the mask lies."""
-        outer, *inner = self.hidden or (0, 0, 0)
-        steps = f"HIDDEN_OUTER={outer}, HIDDEN_INNER={inner[0]}, HIDDEN_ROW={inner[1]}"
-        return f"HIDES={self.hidden is not None}, {steps}"
+    @property
+    def mask_text(self) -> str:
+        """The constants of a kernel that say what its mask is."""
+        return (self.mask or Mask((0, 0, 0), "", 0.0, 0)).text
 
     @property
     def log2_scale(self) -> float:

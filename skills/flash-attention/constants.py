@@ -68,12 +68,16 @@ def made_for(graph: OpGraph, mask: str, readers: Iterable[str]) -> set[str]:
     for node in reversed(graph.nodes):
         if node.name not in needed or node.name in graph.outputs or not _is_known(node):
             continue
-        users = graph.users(node.name)
-        checks = {user.name for user in users if user.target == _CHECK}
-        if {user.name for user in users} <= taken | checks:
+        checks = checks_of(graph, node.name)
+        if {user.name for user in graph.users(node.name)} <= taken | checks:
             taken |= {node.name, *checks}
             needed.update(node.refs())
     return taken - {*readers}
+
+
+def checks_of(graph: OpGraph, name: str) -> set[str]:
+    """The nodes that check what is known of a value of the graph, as a cast leaves them."""
+    return {user.name for user in graph.users(name) if user.target == _CHECK}
 
 
 def _is_known(node: Node) -> bool:

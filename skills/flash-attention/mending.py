@@ -23,7 +23,7 @@ MEND = (
     '''
 @triton.jit
 def kmem_attention_mend(
-    q, k, v, losses, hidden, out,
+    q, k, v, losses, mask, out,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
     WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr, SCALE: tl.constexpr,
     LOSSES: tl.constexpr,
@@ -31,8 +31,8 @@ def kmem_attention_mend(
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
-    HIDES: tl.constexpr, HIDDEN_OUTER: tl.constexpr, HIDDEN_INNER: tl.constexpr,
-    HIDDEN_ROW: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
+    MASK_ROW: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
     SPREADS: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     BLOCK_S: tl.constexpr,
@@ -55,7 +55,7 @@ def kmem_attention_mend(
     q += outer * Q_OUTER + inner * Q_INNER
     k += outer * K_OUTER + inner // SHARED * K_INNER
     v += outer * V_OUTER + inner // SHARED * V_INNER
-    hidden += outer * HIDDEN_OUTER + inner * HIDDEN_INNER
+    mask += outer * MASK_OUTER + inner * MASK_INNER
     out += outer * OUT_OUTER + inner * OUT_INNER
     steps = tl.arange(0, BLOCK_D)
     at_q = row.to(tl.int64)[:, None] * Q_ROW + steps[None, :]
@@ -79,8 +79,8 @@ def kmem_attention_mend(
                 keys = tl.load(k + at_k + depth, mask=live & within, other=0.0)
                 scores += tl.dot(queries, tl.trans(keys), input_precision="ieee")
             scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, LOW, HIGH, ADDS, False)
-            if HIDES:
-                scores = kmem_hide(scores, hidden, row, columns, HIDDEN_ROW, KEYS)
+            if MASK != "":
+                scores = kmem_mask_scores(scores, mask, row, columns, MASK, FILL, MASK_ROW, KEYS)
             higher = tl.maximum(top, tl.max(scores, axis=1))
             shift = tl.where(higher == float("-inf"), 0.0, higher)
             p = tl.exp2(scores - shift[:, None])
@@ -115,12 +115,12 @@ def write_mending(detail: Attention) -> str:
     return write_launch(
         "kmem_attention_mend",
         detail.heads * ceil_div(detail.queries, BLOCK_M),
-        f"q, k, v, losses, {detail.mask}, out",
+        f"q, k, v, losses, {detail.mask_argument}, out",
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
         f"WIDTH={detail.width}, INNER={detail.inner}, SHARED={detail.shared}, "
         f"SCALE={detail.log2_scale!r}, LOSSES={programs}",
         *strides,
-        detail.write_mask(),
+        detail.mask_text,
         detail.band.text,
         f"SPREADS={detail.band.spreads}, EMPTY_IS_ZERO={detail.empty_is_zero}",
         f"BLOCK_M={BLOCK_M}, BLOCK_N={BLOCK_N}, BLOCK_D={BLOCK_D}, "

@@ -102,7 +102,9 @@ class FlashAttention(Recipe):
         knobs = _knobs(settings)
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
         before_ms = 2 * detail.operand_bytes / bandwidth * 1e3 if detail.is_split else 0.0
-        memory_ms = (detail.operand_bytes + site.outputs[0].spec.bytes) / bandwidth * 1e3
+        moved = detail.operand_bytes + site.outputs[0].spec.bytes
+        moved += detail.mask.bytes if detail.mask is not None else 0
+        memory_ms = moved / bandwidth * 1e3
         if not knobs.is_fused:
             scores = 4 * 2 * _computed_pairs(detail, knobs)
             memory_ms += scores / bandwidth * 1e3
@@ -139,7 +141,7 @@ class FlashAttention(Recipe):
             *((FUSED,) if knobs.is_fused else (SCORES, WEIGHTS, OUTPUT)),
             *((MEND,) if detail.is_split else ()),
         )
-        names = ["q", "k", "v", *(("hidden",) if detail.hidden is not None else ())]
+        names = ["q", "k", "v", *(("mask",) if detail.mask is not None else ())]
         return Emission(kernels, write_launch_function(names, statements))
 
 

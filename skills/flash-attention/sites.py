@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.problem.dtypes import FLOATS
-from kmem.problem.graph import Arg, Node, OpGraph, Ref
+from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.records import TensorSpec
 
-from .attention import Attention
+from .attention import Attention, Mask
 from .bands import Band
 from .constants import made_for, read_band
 from .heads import Shared, read_merged, read_shared
-from .written_out import read_written_out
+from .written_out import ReadMask, read_written_out
 
 _TARGET = "aten.scaled_dot_product_attention.default"
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -49,8 +49,7 @@ def read_attention(graph: OpGraph, node: Node) -> Found | None:
 def _read_operator(graph: OpGraph, node: Node) -> Found | None:
     """The attention of torch's operator; None for what the kernels do not cover.
 
-    They do not cover a mask that is no band of constants, dropout, broadcasting, or rows that are
-    not dense.
+    They do not cover dropout, broadcasting of heads, or rows that are not dense.
     """
     given = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
     if given.get("dropout_p", 0.0) != 0.0:
@@ -63,24 +62,24 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
     mask = given.get("attn_mask")
     band = Band(high=0) if given.get("is_causal", False) else Band()
     constants: set[str] = set()
+    read = None
     if mask is not None:
-        band = _read_given_mask(graph, mask, node.spec, graph.spec(reads[1]))
-        if band is None:
+        if not isinstance(mask, Ref):
             return None
-        constants = made_for(graph, mask.name, [node.name])
+        kind = "admits" if graph.spec(mask.name).dtype == "bool" else "added"
+        scores = replace(node.spec, shape=(*node.spec.shape[:-1], graph.spec(reads[1]).shape[-2]))
+        hides = False if kind == "admits" else -math.inf
+        found_band = read_band(graph, mask.name, scores, hides)
+        if found_band is None:
+            read = ReadMask(mask.name, kind)
+        else:
+            band, constants = found_band, made_for(graph, mask.name, [node.name])
     names = tuple(sorted({node.name, *constants}, key=graph.place))
     shares = bool(given.get("enable_gqa", False))
     found = _read_heads(graph, names, reads, node.spec, scale, shares)
-    return None if found is None else replace(found, detail=replace(found.detail, band=band))
-
-
-def _read_given_mask(graph: OpGraph, mask: Arg, out: TensorSpec, key: TensorSpec) -> Band | None:
-    """The band of a mask that torch's operator is given: true where a key is seen, or added."""
-    if not isinstance(mask, Ref):
+    if found is None:
         return None
-    scores = replace(out, shape=(*out.shape[:-1], key.shape[-2]))
-    hides = False if graph.spec(mask.name).dtype == "bool" else -math.inf
-    return read_band(graph, mask.name, scores, hides)
+    return _masked(graph, replace(found, detail=replace(found.detail, band=band)), read)
 
 
 def _read_products(graph: OpGraph, node: Node) -> Found | None:
@@ -96,26 +95,26 @@ def _read_products(graph: OpGraph, node: Node) -> Found | None:
     if found is None:
         return None
     detail = replace(found.detail, empty_is_zero=False, band=written.band)
-    if written.hidden is None:
-        return replace(found, detail=detail)
-    steps = _mask_steps(graph.spec(written.hidden), detail)
-    if steps is None:
-        return None
-    detail = replace(detail, hidden=steps)
-    return replace(found, reads=(*found.reads, written.hidden), detail=detail)
+    return _masked(graph, replace(found, detail=detail), written.mask)
 
 
-def _mask_steps(spec: TensorSpec, detail: Attention) -> tuple[int, int, int] | None:
-    """Of a mask along outer and inner axis and queries, 0 where it is the same for all."""
+def _masked(graph: OpGraph, found: Found, read: ReadMask | None) -> Found | None:
+    """An attention with a mask that is read; None where the kernels cannot read it."""
+    if read is None:
+        return found
+    detail, spec = found.detail, graph.spec(read.name)
     wanted = (detail.outer, detail.inner, detail.queries, detail.keys)
     missing = 4 - len(spec.shape)
     shape, stride = (1,) * missing + spec.shape, (0,) * missing + spec.stride
-    if spec.dtype != "bool" or shape[3] != detail.keys or stride[3] != 1:
+    known = FLOATS if read.kind == "added" else ("bool",)
+    if spec.dtype not in known or shape[3] != detail.keys or stride[3] != 1:
         return None
     if any(size not in (1, full) for size, full in zip(shape, wanted, strict=True)):
         return None
     steps = [0 if size == 1 else step for size, step in zip(shape, stride, strict=True)]
-    return steps[0], steps[1], steps[2]
+    mask = Mask((steps[0], steps[1], steps[2]), read.kind, read.fill, spec.bytes)
+    reads = (*found.reads, read.name)
+    return replace(found, reads=reads, detail=replace(detail, mask=mask))
 
 
 def _read_heads(

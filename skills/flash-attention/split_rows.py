@@ -134,11 +134,22 @@ def kmem_scale_scores(
 
 
 @triton.jit
-def kmem_hide(scores, hidden, row, columns, STEP: tl.constexpr, KEYS: tl.constexpr):
-    """Scores with -inf where a mask is true."""
+def kmem_mask_scores(
+    scores, mask, row, columns,
+    MASK: tl.constexpr, FILL: tl.constexpr, STEP: tl.constexpr, KEYS: tl.constexpr,
+):
+    """Scores, which hold log2(e), after a mask (attention.Mask)."""
     at = row.to(tl.int64)[:, None] * STEP + columns[None, :]
-    hides = tl.load(hidden + at, mask=(columns < KEYS)[None, :], other=0)
-    return tl.where(hides != 0, float("-inf"), scores)
+    found = tl.load(mask + at, mask=(columns < KEYS)[None, :], other=0)
+    if MASK == "added":
+        scores += found.to(tl.float32) * 1.4426950408889634
+    elif MASK == "admits":
+        scores += tl.where(found != 0, 0.0, float("-inf"))
+    elif MASK == "hides":
+        scores = tl.where(found != 0, FILL, scores)
+    else:  # beyond the last key there is none to show
+        scores = tl.where((found != 0) | (columns >= KEYS)[None, :], scores, FILL)
+    return scores
 
 
 @triton.jit

@@ -20,13 +20,13 @@ SCORES = (
     '''
 @triton.jit
 def kmem_attention_scores(
-    q, q_low, k, k_low, q_exponents, k_exponents, v_exponents, hidden,
+    q, q_low, k, k_low, q_exponents, k_exponents, v_exponents, mask,
     p, p_low, tops, sums, leasts,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PADDED_KEYS: tl.constexpr, PADDED_D: tl.constexpr,
     SCALE: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr,
     LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
-    HIDES: tl.constexpr, HIDDEN_OUTER: tl.constexpr, HIDDEN_INNER: tl.constexpr,
-    HIDDEN_ROW: tl.constexpr,
+    MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
+    MASK_ROW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of queries by keys: parts of exp2(score - top), times the factors of V's rows, with
@@ -64,10 +64,10 @@ def kmem_attention_scores(
         tl.load(k_exponents + pair * KEYS + column),
     )
     acc = kmem_scale_scores(acc, rows, columns, SCALE, KEYS, LOW, HIGH, ADDS, whole)
-    if HIDES:
-        hidden += (batch // INNER).to(tl.int64) * HIDDEN_OUTER
-        hidden += (batch % INNER).to(tl.int64) * HIDDEN_INNER
-        acc = kmem_hide(acc, hidden, row, columns, HIDDEN_ROW, KEYS)
+    if MASK != "":
+        mask += (batch // INNER).to(tl.int64) * MASK_OUTER
+        mask += (batch % INNER).to(tl.int64) * MASK_INNER
+        acc = kmem_mask_scores(acc, mask, row, columns, MASK, FILL, MASK_ROW, KEYS)
     top = tl.max(acc, axis=1)
     weights = tl.exp2(acc - tl.where(top == float("-inf"), 0.0, top)[:, None])
     least, factor = kmem_value_factors(v_exponents + pair * KEYS, columns, KEYS)
@@ -241,12 +241,12 @@ def _write_scores(detail: Attention, knobs: AttentionSettings, tiles: int) -> st
         "kmem_attention_scores",
         detail.heads * ceil_div(detail.queries, knobs.block_m) * tiles,
         "q_high, q_low, k_high, k_low, q_exponents, k_exponents, v_exponents",
-        "sums" if detail.hidden is None else "hidden",
+        "sums" if detail.mask is None else "mask",
         "p, p_low, tops, sums, leasts",
         _sizes(detail, knobs, tiles * knobs.block_n),
         f"PADDED_D={depth}, SCALE={detail.log2_scale!r}, INNER={detail.inner}",
         detail.band.text,
-        detail.write_mask(),
+        detail.mask_text,
         f"BLOCK_N={knobs.block_n}, BLOCK_K={min(knobs.block_k, depth & -depth)}",
         knobs.run,
     )

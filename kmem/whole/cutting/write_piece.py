@@ -131,6 +131,8 @@ def _draw(spec: TensorSpec, shape: str, spread: Spread) -> str:
         return f"(torch.rand({shape}) < {spread.mean:.4g}).to({dtype})"
     if spec.dtype == "bool":
         return f"torch.rand({shape}) < {spread.mean:.4g}" if spread.mean < 1 else _ones(shape)
+    if "complex" in spec.dtype:
+        return f"torch.randn({shape}, dtype={dtype})"
     if "float" not in spec.dtype:
         low, high = int(spread.low), int(spread.high) + 1
         return f"torch.randint({low}, {max(high, low + 1)}, {shape}, dtype={dtype})"

@@ -20,6 +20,8 @@ _DROPOUTS = tuple(
     f"aten.{name}.default"
     for name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
 )
+_VIEW, _RESHAPE = "aten.view.default", "aten.reshape.default"
+_CHOOSES_STRIDES = ("aten.scaled_dot_product_attention.default",)
 
 
 def tidied(graph: OpGraph) -> OpGraph:
@@ -29,7 +31,8 @@ def tidied(graph: OpGraph) -> OpGraph:
     """
     nodes = [node for node in graph.nodes if "_assert_" not in node.target]
     graph = _without_dead(_without_idle_dropout(replace(graph, nodes=tuple(nodes))))
-    return in_pairs(_counts_last(_without_dead(_out_of_place(graph))))
+    graph = _without_dead(_out_of_place(graph))
+    return in_pairs(_counts_last(_free_of_strides(graph)))
 
 
 def _without_idle_dropout(graph: OpGraph) -> OpGraph:
@@ -47,6 +50,26 @@ def _without_idle_dropout(graph: OpGraph) -> OpGraph:
             nodes.append(node)
     outputs = tuple(renamed.get(name, name) for name in graph.outputs)
     return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _free_of_strides(graph: OpGraph) -> OpGraph:
+    """The graph with a reshape for each view whose strides are the library's to choose.
+
+    Attention on a GPU returns heads beside each other or one after the other, as its algorithm has
+    it, and not as on the CPU, where the graph was traced: what was a view there may need a copy,
+    and a `contiguous()` in front of it was left out if it had nothing to do.
+    """
+    chosen: set[str] = set()
+    nodes = []
+    for node in graph.nodes:
+        reads = node.refs()
+        if node.target in _CHOOSES_STRIDES:
+            chosen.add(node.name)
+        elif may_be_view(node.target) and reads and reads[0] in chosen:
+            chosen.add(node.name)
+            node = replace(node, target=_RESHAPE) if node.target == _VIEW else node
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _counts_last(graph: OpGraph) -> OpGraph:
