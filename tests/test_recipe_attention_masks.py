@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -274,6 +275,10 @@ def test_other_masks_are_read_as_they_are(masked, before):
     assert len(site.inputs) == 4
 
 
+#: As it is for heads enough.
+SKIPS = property(
+    lambda self: self.is_bounded and self.mask.kind != "added" and self.mask.fill == -math.inf
+)
 READ = {
     "finite, filled": (f"s.masked_fill({LATER}, -1e9)", "pass", "hides", -1e9),
     "finite, nothing seen": ("s.masked_fill(torch.ones(L, S).bool(), -5.0)", "pass", "hides", -5.0),
@@ -358,6 +363,72 @@ def test_what_does_nothing_to_probabilities_is_passed(after):
 def test_what_changes_scores_otherwise_is_left_to_others(after, masked):
     source = problem(masked).replace("torch.softmax(s, -1) @ v", after)
     assert RECIPE.match(trace_source(source)[1], Contract()) == []
+
+
+HELD = {
+    "causal": "torch.ones(40, 40).tril()",
+    "window": "torch.ones(40, 40).triu(-6).tril(2)",
+    "padding": "(torch.arange(40) < 19).float().expand(40, 40).contiguous()",
+    "blocks": "torch.block_diag(torch.ones(9, 20), torch.ones(31, 20))",
+    "scattered": "(torch.arange(1600) % 7 > 2).view(40, 40).float()",
+    "nothing seen": "torch.arange(40).gt(17).float()[:, None].expand(40, 40).contiguous()",
+}
+
+
+def held_in_a_buffer(mask: str, masked: str, dtype: str) -> str:
+    return problem(masked, 40, 40, dtype).replace(
+        "    def forward",
+        "    def __init__(self):\n        super().__init__()\n"
+        f"        self.register_buffer('m', {mask})\n"
+        f"        self.register_buffer('b', self.m.log().to(torch.{dtype}))\n"
+        "        self.eval()\n    def forward",
+        1,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "masked",
+    [
+        f"s.masked_fill(self.m[:L, :S] == 0, {LEAST})",
+        "s.masked_fill(self.m == 0, -30.0)",
+        "torch.where(self.m[None] > 0, s, -torch.inf)",
+        "s + self.b[None, None]",
+    ],
+)
+@pytest.mark.parametrize("mask", HELD)
+def test_a_mask_of_a_buffer_is_looked_at_once(mask, masked, dtype, monkeypatch):
+    monkeypatch.setattr(sys.modules[type(RECIPE).__module__].Attention, "skips", SKIPS)
+    source = held_in_a_buffer(HELD[mask], masked, dtype)
+    _, site = site_of(source)
+    assert site.detail.is_bounded and len(site.inputs) == 4
+    module = import_source(source)
+    inputs = module.get_inputs()
+    near = 1e-5 if dtype == "float32" else 0.01
+    expected = module.Model()(*inputs).float()
+    for found in run(source, inputs):
+        assert torch.allclose(found.float(), expected, rtol=near, atol=near, equal_nan=True)
+
+
+@pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_a_buffer_hides_and_is_not_finite_is_read(dtype, special, monkeypatch):
+    monkeypatch.setattr(sys.modules[type(RECIPE).__module__].Attention, "skips", SKIPS)
+    source = held_in_a_buffer(HELD["causal"], f"s.masked_fill(self.m == 0, {LEAST})", dtype)
+    module = import_source(source)
+    inputs = module.get_inputs()
+    inputs[2][0, 1, 37, 3] = special
+    expected = module.Model()(*inputs).float()
+    for found in run(source, inputs):
+        assert torch.equal(found.isnan(), expected.isnan())
+        finite = expected.isfinite()
+        assert torch.allclose(found.float()[finite], expected[finite], rtol=0.01, atol=0.01)
+
+
+def test_a_mask_that_a_call_brings_along_is_not_looked_at_before():
+    source = problem("s.masked_fill(q[0, 0, :, :1] > k[0, 0, :, 0], -9.0)")
+    _, site = site_of(source)
+    assert not site.detail.is_bounded and not site.detail.skips
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import e as euler
-from math import isfinite, log2
+from math import inf, isfinite, log2
 
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import DTYPE_BYTES, TensorSpec
@@ -12,6 +12,9 @@ from .bands import Band
 #: Keys and values of these many bytes stay in the L2 cache while blocks of queries of their heads
 #: run side by side: half of it on an H100.
 SIDE_BY_SIDE_BYTES = 25 * 2**20
+#: Of all heads: with fewer, programs of 128 run at once on an H200 (132 SMs, two turns of them), so
+#: that those which skip nothing decide how long all take, and a pass before them is lost.
+MANY_QUERIES = 2 * 132 * 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Mask:
     kind: str
     fill: float
     bytes: int
+    is_kept: bool = False  # parameters alone decide it
 
     @property
     def text(self) -> str:
@@ -84,7 +88,20 @@ class Attention:
 
         Of fp32 the pass that splits its rows says so, and these heads are written again.
         """
-        return self.band.edges > 0 and self.band.spreads and not self.is_split
+        return not self.is_split and (self.band.edges > 0 and self.band.spreads or self.skips)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a launch beforehand says which blocks of keys a mask leaves alone (bounds.py)."""
+        return self.mask is not None and self.mask.is_kept and self.mask.steps[:2] == (0, 0)
+
+    @property
+    def skips(self) -> bool:
+        """Whether blocks of keys are skipped that a mask hides from a whole block of queries."""
+        if self.mask is None or not self.is_bounded or self.mask.fill > -inf:
+            return False
+        is_worth_it = self.is_split or self.heads * self.queries >= MANY_QUERIES
+        return self.mask.kind in ("hides", "shows") and is_worth_it
 
     @property
     def flagged_bytes(self) -> int:

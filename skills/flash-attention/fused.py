@@ -45,8 +45,8 @@ def kmem_attend(
     SPLIT: tl.constexpr, WIDEN: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):
-    """The running sums after the blocks of keys from first to last. WHOLE: all rows see all of
-    these keys, and there are that many.
+    """The running sums after the blocks of keys from first to last. WHOLE: the band lets all rows
+    see all of these keys, and there are that many.
     """
     place = tl.arange(0, BLOCK_N)
     # in 32 bits where these hold it: half the registers of a loop
@@ -108,7 +108,7 @@ def kmem_attend(
 
 @triton.jit
 def kmem_attention(
-    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, flags, mask, out,
+    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, flags, mask, bounds, out,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
     WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr, SCALE: tl.constexpr,
     Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
@@ -118,12 +118,13 @@ def kmem_attention(
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
     MASK_ROW: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
     EMPTY_IS_ZERO: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
-    FLAGGED: tl.constexpr, FLAGS: tl.constexpr, SIDE_BY_SIDE: tl.constexpr,
+    FLAGGED: tl.constexpr, FLAGS: tl.constexpr, BOUNDED: tl.constexpr, SIDE_BY_SIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):
     """One block of queries of one head. SCALE holds log2(e); with SPLIT, q, k and v are the high
     parts. SHARED heads of q read one of k and v. If FLAGGED, flags says in FLAGS places of each
-    head of k and v whether hidden values matter, for they are not finite.
+    head of k and v whether hidden values matter, for they are not finite. If BOUNDED, bounds says
+    which keys the mask leaves alone (kmem_attention_bounds).
     """
     blocks: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
     late: tl.constexpr = LOW > -(1 << 30)
@@ -158,6 +159,11 @@ def kmem_attention(
     acc = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
     first, last = kmem_seen_keys(start, QUERIES, KEYS, LOW, HIGH, BLOCK_M, BLOCK_N)
     whole, rest = kmem_whole_keys(start, QUERIES, KEYS, LOW, HIGH, BLOCK_M, BLOCK_N)
+    if BOUNDED:
+        first = tl.load(bounds + block * 4)
+        whole = tl.load(bounds + block * 4 + 1)
+        rest = tl.load(bounds + block * 4 + 2)
+        last = tl.load(bounds + block * 4 + 3)
     if FLAGGED:
         flag = tl.max(tl.load(flags + pair * FLAGS + tl.arange(0, FLAGS)), axis=0)
         first = tl.where(flag != 0, 0, first)
@@ -168,13 +174,14 @@ def kmem_attention(
     for piece in tl.static_range(3):  # of keys: seen in part, by every row, in part
         from_key = first if piece == 0 else (whole if piece == 1 else rest)
         to_key = whole if piece == 0 else (rest if piece == 1 else last)
-        if piece == 1 or (late if piece == 0 else (bounded or KEYS % BLOCK_N != 0)):
+        if piece == 1 or BOUNDED or (late if piece == 0 else (bounded or KEYS % BLOCK_N != 0)):
             acc, total, top = kmem_attend(
                 acc, total, top, queries, low_queries, q_exponent,
                 k + base_k, v + base_v, k_low + base_k, v_low + base_v,
                 k_exponents + pair * KEYS, v_exponents + pair * KEYS, mask, rows, row,
                 from_key, to_key,
-                KEYS, DEPTH, WIDTH, SCALE, K_ROW, V_ROW, LOW, HIGH, ADDS, MASK, FILL, MASK_ROW,
+                KEYS, DEPTH, WIDTH, SCALE, K_ROW, V_ROW, LOW, HIGH, ADDS,
+                "" if BOUNDED and piece == 1 else MASK, FILL, MASK_ROW,
                 SPLIT, WIDEN, piece == 1, BLOCK_N, BLOCK_D, BLOCK_E,
             )
     if EMPTY_IS_ZERO:
@@ -213,7 +220,8 @@ def write_fused(detail: Attention, knobs: AttentionSettings) -> list[str]:
         "kmem_attention",
         detail.heads * ceil_div(detail.queries, knobs.block_m),
         _PARTS if detail.is_split else _WHOLE,
-        f"{'flags' if detail.flags_values else 'out'}, {detail.mask_argument}, out",
+        f"{'flags' if detail.flags_values else 'out'}, {detail.mask_argument}, "
+        f"{'bounds' if detail.is_bounded else 'out'}, out",
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
         f"WIDTH={detail.width}, INNER={detail.inner}, SHARED={detail.shared}, "
         f"SCALE={detail.log2_scale!r}",
@@ -223,6 +231,7 @@ def write_fused(detail: Attention, knobs: AttentionSettings) -> list[str]:
         f"EMPTY_IS_ZERO={detail.empty_is_zero}, SPLIT={detail.is_split}, "
         f"WIDEN={'False' if detail.is_split else 'q.is_cpu'}",
         f"FLAGGED={detail.flags_values}, FLAGS={flag_programs(detail)}, "
+        f"BOUNDED={detail.is_bounded}, "
         f"SIDE_BY_SIDE={detail.side_by_side}",
         f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, "
         f"BLOCK_D={max(16, next_power_of_two(detail.depth))}, "

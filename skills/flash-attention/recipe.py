@@ -19,6 +19,7 @@ from kmem.recipes import Emission, Operand, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 from .attention import Attention, AttentionSettings
+from .bounds import BOUNDS, write_bounding
 from .flagging import FLAG, write_flagging
 from .fused import FUSED, write_fused
 from .mending import MEND, write_mending
@@ -120,6 +121,7 @@ class FlashAttention(Recipe):
         detail: Attention = site.detail
         knobs = _knobs(settings)
         write = write_fused if knobs.is_fused else write_two_stages
+        is_bounded = detail.is_bounded and knobs.is_fused
         out = write_call(
             "out = torch.empty_strided",
             f"{detail.out.shape!r}, {detail.out.stride!r}",
@@ -129,6 +131,7 @@ class FlashAttention(Recipe):
             out,
             *(write_splitting(detail) if detail.is_split else ()),
             *(write_flagging(detail) if detail.flags_values else ()),
+            *(write_bounding(detail, knobs) if is_bounded else ()),
             *write(detail, knobs),
             *((write_mending(detail),) if detail.is_split else ()),
             "return out",
@@ -137,6 +140,7 @@ class FlashAttention(Recipe):
             SCALES,
             *((SPLIT_ROWS,) if detail.is_split else ()),
             *((FLAG,) if detail.flags_values else ()),
+            *((BOUNDS,) if is_bounded else ()),
             TILE_HELPERS,
             *((FUSED,) if knobs.is_fused else (SCORES, WEIGHTS, OUTPUT)),
             *((MEND,) if detail.is_split else ()),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from kmem.codegen.steady import kept_operands
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.records import TensorSpec
@@ -112,7 +113,8 @@ def _masked(graph: OpGraph, found: Found, read: ReadMask | None) -> Found | None
     if any(size not in (1, full) for size, full in zip(shape, wanted, strict=True)):
         return None
     steps = [0 if size == 1 else step for size, step in zip(shape, stride, strict=True)]
-    mask = Mask((steps[0], steps[1], steps[2]), read.kind, read.fill, spec.bytes)
+    (operand,) = kept_operands(graph, (read.name,))
+    mask = Mask(tuple(steps[:3]), read.kind, read.fill, spec.bytes, operand.kept)
     reads = (*found.reads, read.name)
     return replace(found, reads=reads, detail=replace(detail, mask=mask))
 
