@@ -11,7 +11,7 @@ Not covered: what the forward changes in place or returns, or a view of it; cons
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.graph import Node, OpGraph, Placeholder, Ref
 from kmem.problem.operators.row import Layout, Pointwise, Reduction
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Operand, Site
@@ -41,7 +41,7 @@ def find_steady(graph: OpGraph, steps: Sequence[Node | Site]) -> SteadyValues:
         for placeholder in graph.placeholders
         if placeholder.spec is not None
         and placeholder.name not in exposed
-        and (placeholder.kind == "parameter" or placeholder.kind == "buffer" and not graph.training)
+        and (placeholder.kind == "parameter" or _is_kept_buffer(graph, placeholder))
     }
     made: set[str] = set()
     for step in steps:
@@ -54,6 +54,26 @@ def find_steady(graph: OpGraph, steps: Sequence[Node | Site]) -> SteadyValues:
         elif _is_view(step):
             names.update(makes)
     return SteadyValues(frozenset(names), frozenset(made))
+
+
+def _is_kept_buffer(graph: OpGraph, placeholder: Placeholder) -> bool:
+    """Whether a placeholder is a buffer that the forward leaves alone.
+
+    In training some operators write what they read, as a batch norm does; what computes pointwise
+    or reduces does not.
+    """
+    return placeholder.kind == "buffer" and (
+        not graph.training or _is_only_read(graph, placeholder.name)
+    )
+
+
+def _is_only_read(graph: OpGraph, name: str) -> bool:
+    return all(
+        _is_only_read(graph, user.name)
+        if _is_view(user)
+        else isinstance(lowering_of(graph, user), Pointwise | Reduction)
+        for user in graph.users(name)
+    )
 
 
 def kept_operands(graph: OpGraph, names: Sequence[str]) -> tuple[Operand, ...]:

@@ -104,6 +104,14 @@ class Attention:
         return self.mask.kind in ("hides", "shows") and is_worth_it
 
     @property
+    def likely_band(self) -> Band:
+        """What queries see, as far as a prediction goes.
+
+        A mask of parameters over as many keys as queries is a language model's: a causal one.
+        """
+        return Band(high=0) if self.skips and self.queries == self.keys else self.band
+
+    @property
     def flagged_bytes(self) -> int:
         """Bytes that are read to know that."""
         width = self.width + (self.depth if self.band.is_added else 0)

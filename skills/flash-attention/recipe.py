@@ -170,8 +170,9 @@ def _product_ms(detail: Attention, knobs: AttentionSettings, device: Device) -> 
     product_ms = terms * flops * pairs / rate * 1e3
     if not knobs.is_fused:
         return product_ms
-    if detail.band.edges:  # the longest programs come first, and short ones fill up
-        longest = knobs.block_m * detail.band.most_keys(detail.queries, detail.keys)
+    band = detail.likely_band
+    if band.edges:  # the longest programs come first, and short ones fill up
+        longest = knobs.block_m * band.most_keys(detail.queries, detail.keys)
         return product_ms * max(1.0, longest * device.sm_count / pairs)
     programs = detail.heads * ceil_div(detail.queries, knobs.block_m)
     turns = programs / device.sm_count
@@ -184,8 +185,9 @@ def _computed_pairs(detail: Attention, knobs: AttentionSettings) -> float:
     At an edge of the band a block of queries needs whole blocks of keys, and these for each of its
     rows: half a block of each more than it sees.
     """
-    seen = detail.band.pairs(detail.queries, detail.keys)
-    beside = detail.band.edges * detail.queries * (knobs.block_m + knobs.block_n) / 2
+    band = detail.likely_band if knobs.is_fused else detail.band
+    seen = band.pairs(detail.queries, detail.keys)
+    beside = band.edges * detail.queries * (knobs.block_m + knobs.block_n) / 2
     return detail.heads * min(seen + beside, float(detail.queries * detail.keys))
 
 
