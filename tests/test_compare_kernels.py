@@ -438,28 +438,34 @@ def test_a_directory_of_files_is_compared_once(tmp_path: Path) -> None:
     assert "| 1_scale | passed |" in (out / "page.md").read_text()
 
 
-#: A clock that says when it would time, and writes down whether anybody else could have the GPU.
+#: A clock that asks for turns, and writes down how anybody else could have the GPU meanwhile.
 CLOCK = """
 import fcntl, json, sys
 asked = json.loads(sys.argv[1])
 print(json.dumps({"failures": {}}), flush=True)
-for turn in range(2):
-    print(json.dumps({"ready": True}), flush=True)
+print("{'a stranger': prints this}", flush=True)
+for turn in ("none", "shared", "alone", "shared", "none"):
+    print(json.dumps({"turn": turn}), flush=True)
     sys.stdin.readline()
     with open(asked["lock"]) as file:
+        found = "shared"
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            alone = False
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = "none"
         except BlockingIOError:
-            alone = True
-    print(json.dumps({"times_ms": {str(turn): alone}}), flush=True)
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found = "alone"
+    print(json.dumps({"times_ms": {turn: found}}), flush=True)
 if asked["fails"]:
     sys.exit("it broke")
 """
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_clock_has_the_gpu_alone_while_it_times(tmp_path: Path, fails: bool) -> None:
+def test_a_clock_has_the_gpu_as_it_asks_for_it(tmp_path: Path, fails: bool) -> None:
     tool = tmp_path / "clock.py"
     tool.write_text(CLOCK)
     found: dict[str, Any] = {}
@@ -471,7 +477,7 @@ def test_a_clock_has_the_gpu_alone_while_it_times(tmp_path: Path, fails: bool) -
             other.hold(exclusive=True, purpose="what comes after"),
         ):
             pass
-    assert found["times_ms"] == {"0": True, "1": True}
+    assert found["times_ms"] == {each: each for each in ("none", "shared", "alone")}
     assert found.get("error") == ("it broke" if fails else None)
 
 

@@ -12,7 +12,8 @@ compile and max-autotune; and by tools/rival_clock.py, which imports nothing of 
 own tolerance, errors against float64, what is kept between calls, and times.
 
 OUT/rows.jsonl has a row for each problem, as they come: a call goes on where an earlier one was cut
-off, and --again tries anew what did not end in time. A page beside it is written anew at the end.
+off, and --again tries anew what did not end in time. A page beside it is written anew at the end,
+also after Ctrl-C.
 With --list nothing runs: what texts say, and for what they are refused as released and as mended.
 """
 
@@ -28,7 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -75,9 +76,12 @@ def compare(
         "baselines": options.baselines,
     }
     dry = ["--dry"] if where == _INTERPRETER else []
-    _ask("rival_judging.py", [json.dumps(asked), *dry], options.seconds, row)
-    if not dry:
-        _clock(problem, theirs, row, options)
+    try:
+        _ask("rival_judging.py", [json.dumps(asked), *dry], options.seconds, row)
+        if not dry:
+            _clock(problem, theirs, row, options)
+    except Exception as ex:  # noqa: BLE001 - one row must not end the others
+        row["error"] = f"{type(ex).__name__}: {ex}"[:500]
     return {**row, "s": round(time.monotonic() - started, 1)}
 
 
@@ -125,29 +129,28 @@ def ask_in_turns(
             late.append(tool)
             process.kill()
 
-        def take(*, alone: bool) -> None:
+        def take(turn: str) -> None:
             nonlocal ends, timer
             timer.cancel()
             began = time.monotonic()
             held.close()
-            held.enter_context(lease.hold(exclusive=alone, purpose="an independent clock"))
+            if turn != "none":
+                alone = turn == "alone"
+                held.enter_context(lease.hold(exclusive=alone, purpose="an independent clock"))
             ends += time.monotonic() - began
             timer = threading.Timer(max(0.0, ends - time.monotonic()), end)
             timer.start()
 
         timer = threading.Timer(seconds, end)
-        take(alone=False)
+        take("none")
         for line in process.stdout:
-            if not line.startswith("{"):
-                continue
-            found = json.loads(line)
-            if "ready" in found:
-                take(alone=True)
-                process.stdin.write("\n")
-                continue
-            merge(row, found)
-            if "times_ms" in found:
-                take(alone=False)
+            found = _read_row(line)
+            if "turn" in found:
+                take(str(found["turn"]))
+                with suppress(BrokenPipeError):  # it was ended meanwhile
+                    process.stdin.write("\n")
+            else:
+                merge(row, found)
         code = process.wait()
         timer.cancel()
         process.stdin.close()
@@ -172,10 +175,18 @@ def _ask(tool: str, words: list[str], seconds: float, row: dict[str, Any]) -> No
             code = 0
         said.seek(0)
         for line in said:
-            if line.startswith("{"):
-                merge(row, json.loads(line))
+            merge(row, _read_row(line))
         if code:
             row["error"] = _last_words(complained, tool, code)
+
+
+def _read_row(line: str) -> dict[str, Any]:
+    """What a tool said in a line; nothing of a line that a stranger's kernel printed."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _last_words(complained: IO[str], tool: str, code: int) -> str:
@@ -215,8 +226,12 @@ def list_files(options: argparse.Namespace) -> None:
 def compare_all(
     options: argparse.Namespace, rows: Mapping[str, Mapping[str, Any]], where: str
 ) -> Iterator[dict[str, Any]]:
-    """Rows that are not there yet, as they come."""
-    with ThreadPoolExecutor(options.jobs) as pool:
+    """Rows that are not there yet, as they come.
+
+    Where it is ended early, problems under way are not waited for.
+    """
+    pool = ThreadPoolExecutor(options.jobs)
+    try:
         asked = {}
         for problem in find_problems(options.problems, only=options.only):
             theirs = released_file(options.theirs, problem)
@@ -230,6 +245,8 @@ def compare_all(
                 asked[pool.submit(compare, problem, theirs, options, where)] = key
         for future in as_completed(asked):
             yield {"key": asked[future], **future.result()}
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def main() -> None:
@@ -261,12 +278,14 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     place = options.out / "rows.jsonl"
     rows = read_rows(place)
-    with place.open("a", encoding="utf-8") as lines:
+    is_whole = False
+    with place.open("a", encoding="utf-8") as lines, suppress(KeyboardInterrupt):
         for row in compare_all(options, rows, where):
             rows[row["key"]] = row
             lines.write(json.dumps(row) + "\n")
             lines.flush()
             print(f"{row['problem']}: {reason_of(row)} ({row['s']:.0f} s)", flush=True)
+        is_whole = True
     head = {
         "device": where,
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
@@ -277,7 +296,9 @@ def main() -> None:
     shown = sorted(rows.values(), key=lambda row: (problem_number(row["problem"]), row["problem"]))
     (options.out / "page.md").write_text(write_page(shown, head), encoding="utf-8")
     for reason, count in Counter(map(reason_of, shown)).most_common():
-        print(f"{count:4}  {reason}")
+        print(f"{count:4}  {reason}", flush=True)
+    if not is_whole:  # threads still wait for what is under way
+        os._exit(130)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@
 Prints a line of JSON after each part, so that a call that is cut short leaves what it had: the
 rivals' own gate, errors against float64, what a kernel keeps between calls, and times. Times are
 those of CUDA events around one forward each, with the L2 cache flushed before, ways by turns;
-medians. Without CUDA there are no times. With `"turns": true` it prints `{"ready": true}` whenever
-it would time, and waits for a line on its standard input: the GPU should be its own by then.
-`"baselines"` names what is timed beside eager, of compile and max_autotune (both, if left out).
+medians. Without CUDA there are no times. With `"turns": true` it prints `{"turn": "shared"}` before
+each part that uses the GPU, `{"turn": "alone"}` before it times, and `{"turn": "none"}` before it
+compiles, and waits for a line on its standard input: the GPU should be its own to that extent by
+then. `"baselines"` names what is timed beside eager: compile, max_autotune (both, if left out).
 
 KernelBench's convention makes weights equal: the same seed before both constructors, and no more.
 """
@@ -219,6 +220,7 @@ def time_ways(
     for group in groups_of(contest, names, asked.get("baselines", tuple(BASELINE_MODES))):
         if time.monotonic() > ends:
             return
+        yield from _turn(asked, "shared" if "eager" in group else "none")  # or it is compiled
         for name, way in group.items():
             try:
                 for _ in range(_WARMUP):
@@ -227,8 +229,7 @@ def time_ways(
                 ready[name] = way
             except Exception as ex:  # noqa: BLE001  # what a stranger's kernel or a compiler raises
                 yield {"failures": {name: f"{type(ex).__name__}: {str(ex)[:300]}"}}
-        if asked.get("turns"):
-            yield {"ready": True}
+        yield from _turn(asked, "alone")
         samples: dict[str, list[float]] = {each: [] for each in ready}
         for _ in range(_ROUNDS):
             for each, called in ready.items():
@@ -249,14 +250,21 @@ def _sample(way: Callable[..., Any], values: Sequence[Any], flushed: torch.Tenso
     return [start.elapsed_time(end) for start, end in pairs]
 
 
+def _turn(asked: Mapping[str, Any], wanted: str) -> Iterator[dict[str, Any]]:
+    if asked.get("turns"):
+        yield {"turn": wanted}
+
+
 def look_at(asked: Mapping[str, Any], device: str) -> Iterator[dict[str, Any]]:
     """Rows to be merged, one after each part."""
     ends = time.monotonic() + float(asked["seconds"])
     with torch.no_grad():
+        yield from _turn(asked, "shared")
         contest = Contest(asked["problem"], asked["kernels"], device)
         yield {"failures": contest.failures}
         for name in list(contest.kernels):
             for part in (their_gate, accuracy, what_it_keeps):
+                yield from _turn(asked, "shared")
                 try:
                     yield {part.__name__: {name: part(contest, name)}}
                 except Exception as ex:  # noqa: BLE001  # a stranger's kernel may raise anything
@@ -269,7 +277,7 @@ def main(asked: Mapping[str, Any], device: str) -> None:
     """Print the rows as they come."""
     for row in look_at(asked, device):
         print(json.dumps(row), flush=True)
-        if "ready" in row:
+        if "turn" in row:
             sys.stdin.readline()
 
 

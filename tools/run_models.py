@@ -202,7 +202,8 @@ def _run_in(file: Path, asked: argparse.Namespace, environment: dict[str, str]) 
         return {**row, **json.loads(ended.stdout.strip().splitlines()[-1])}
     except (ValueError, IndexError):
         said = ended.stderr.strip().splitlines() or ["no word"]
-        return {**row, "fault": f"exit code {ended.returncode}: {said[-1][:200]}"}
+        told = [line for line in said if line.startswith("Error: ")]  # libraries complain later
+        return {**row, "fault": f"exit code {ended.returncode}: {(told or said)[-1][:200]}"}
 
 
 def _describe(row: dict[str, Any]) -> str:
