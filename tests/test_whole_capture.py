@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from models_for_tests import model_named
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from kmem.cli.display.whole import describe_plan
@@ -152,3 +153,34 @@ def test_what_is_no_model_is_refused_with_the_remedy(
 ) -> None:
     with pytest.raises(ProblemError, match=reason.replace("(", r"\(").replace(")", r"\)")):
         capture(read_source(text, inputs))
+
+
+def test_a_view_of_what_attention_returns_may_copy(tmp_path: Path) -> None:
+    """Heads lie otherwise on a GPU and in float64 than where the graph was traced."""
+    place = tmp_path / "heads.py"
+    place.write_text(
+        "import torch\n"
+        "import torch.nn.functional as F\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.line = torch.nn.Linear(32, 32)\n"
+        "    def forward(self, x):\n"
+        "        heads = self.line(x).view(2, 6, 4, 8).transpose(1, 2)\n"
+        "        y = F.scaled_dot_product_attention(heads, heads, heads)\n"
+        "        return self.line(y.transpose(1, 2).contiguous().view(2, 6, 32))\n"
+        "def get_inputs():\n"
+        "    return [torch.randn(2, 6, 32)]\n"
+    )
+    source = read_source(str(place))
+    captured = capture(source)
+    targets = [node.target for node in captured.segments[0].graph.nodes]
+    assert targets.count("aten.view.default") == targets.count("aten.reshape.default") == 1
+    built = build_real(source)
+    with torch.no_grad():
+        expected = built.module(*built.args)
+        with sdpa_kernel(SDPBackend.MATH):
+            (found,) = evaluate_graph(
+                captured.segments[0].graph, given_values(captured.segments[0].graph, built)
+            )
+    assert torch.allclose(found, expected, atol=1e-6)

@@ -212,8 +212,9 @@ def test_a_piece_draws_values_as_they_are_spread_in_the_model(tmp_path: Path) ->
         "        self.linear = torch.nn.Linear(8, 8)\n"
         "        self.linear.weight.data.fill_(0.25)\n"
         "        self.register_buffer('mask', torch.ones(8, 8).tril())\n"
+        "        self.register_buffer('turn', torch.polar(torch.ones(8), torch.arange(8.0)))\n"
         "    def forward(self, x):\n"
-        "        return self.linear(x) @ self.mask\n"
+        "        return (self.linear(x) @ self.mask) * torch.view_as_real(self.turn).sum(-1)\n"
         "def get_inputs():\n"
         "    return [torch.rand(400, 8) * 3 + 5]\n",
         encoding="utf-8",
@@ -223,6 +224,7 @@ def test_a_piece_draws_values_as_they_are_spread_in_the_model(tmp_path: Path) ->
     model, (x,) = build_model(module, "cpu"), build_inputs(module, "cpu")
     assert (model.p0 == 0.25).all()
     assert torch.equal(model.p2, torch.ones(8, 8).tril())
+    assert model.p3.dtype == torch.complex64 and model.p3.imag.std() > 0.1
     assert 5 <= x.min() < 5.2 < 7.8 < x.max() <= 8.01
 
 
