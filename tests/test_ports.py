@@ -522,6 +522,38 @@ def test_products_of_one_operand_are_one_launch_if_none_waits_for_another(expres
     assert [len(site.outputs) for site in sites] == shared
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(
+    ("expression", "stays"),
+    [
+        ("F.silu(x @ y.T) * (x @ z.T)", True),
+        ("F.silu(x @ y.T) * (x @ z.T) + r", True),
+        ("F.silu(x @ y) * (x @ z)", False),  # of each, columns are beside each other
+        ("torch.tanh(x @ y.T) / (1 + (x @ z.T).abs())", True),
+        ("F.silu(x @ y.T) * (x @ z)", False),
+        ("F.glu(x @ torch.cat([y, z], 1))", False),  # two halves of one
+        ("F.silu(x @ self.l.weight.T) * (x @ z.T)", True),
+        ("F.silu(x @ self.l.weight.T) * (x @ self.l.weight)", False),  # copied once
+    ],
+)
+def test_weights_that_a_call_brings_along_are_read_where_they_lie(expression, stays, splits):
+    inputs = "torch.randn(21, 48), torch.randn(48, 48), torch.randn(48, 48), torch.randn(21, 48)"
+    source = problem(expression, inputs, "self.l = nn.Linear(48, 48, bias=False)", "x, y, z, r")
+    _, graph = trace_source(source)
+    own = recipe("dual-gemm-gated-mlp")
+    (site,) = own.match(graph, Contract())
+    emitted = emit_source(source, graph, [(own, site, {**TILE, "splits": splits})])
+    assert ("kmem_join_columns" not in emitted) == stays == site.detail.joined.in_place
+    module = import_source(emitted)
+    inputs = import_source(source).get_inputs()
+    torch.manual_seed(0)
+    model = module.ModelNew()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        expected = import_source(source).Model()(*inputs)
+        torch.testing.assert_close(model(*inputs), expected, rtol=1e-5, atol=1e-4)
+
+
 def test_products_that_store_several_results_stand_beside_others_in_a_module():
     """As in a block of a language model: q, k and v, then gate and up, then what projects."""
     layers = "nn.Linear(33, 20), nn.Linear(33, 40), nn.Linear(33, 5), nn.Linear(20, 33)"

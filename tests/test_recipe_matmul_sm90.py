@@ -63,6 +63,12 @@ CASES = {
         "bf16",
         WIDE,
     ),
+    "gate in place": (
+        "dual-gemm-gated-mlp",
+        ("(lambda C: torch.sigmoid(A @ B.T) * (A @ C.T))(B + 1)", *SQUARE[1:]),
+        "bf16",
+        WIDE,
+    ),
     "shared": ("horizontal-fusion", ("(A @ B, A @ B.T + 1)", *SQUARE[1:]), "bf16", SPLIT),
     "gathered": (
         "gemm-prologue-fusion",
@@ -158,6 +164,13 @@ def test_streaming_kernels_load_sixteen_bytes_at_a_time(compiled, case):
     ]
     assert streaming and all(kernel["wide_loads"] or kernel["async_copies"] for kernel in streaming)
     assert all(kernel["stack"] == 0 for kernel in streaming)
+
+
+def test_a_gate_reads_both_weights_sixteen_bytes_at_a_time(compiled):
+    kernel = _main(compiled["gate in place"])
+    assert [each["name"] for each in compiled["gate in place"]] == [kernel["name"]]
+    copies = re.findall(r"cp\.async\S*\.shared\.global [^;]*, (0x\w+), %\w+;", kernel["ptx"])
+    assert copies and set(copies) == {"0x10"}, copies
 
 
 @pytest.mark.parametrize("case", ["gate", "gathered gate", "shared", "gathered shares"])

@@ -4,10 +4,11 @@
     x @ wq, x @ wk, x @ wv          # columns one after the other, and three results
 
 The second operand of the one product is a copy of all weights, column by column, made by a kernel
-and kept where they are parameters. What follows is handed in at the port as after any product, so
-that no kernel that multiplies knows of it; where there are several results, another function of the
-same name stores a tile, and what calls it is named apart. joined_sites.py and shared_sites.py
-decide which products are joined.
+and kept where they are parameters. Where two of them are inputs, whose copy every call would make,
+a kernel may read both where they lie (`in_place`). What follows is handed in at the port as after
+any product, so that no kernel that multiplies knows of it; where there are several results, another
+function of the same name stores a tile, and what calls it is named apart. joined_sites.py and
+shared_sites.py decide which products are joined.
 """
 
 import re
@@ -122,13 +123,14 @@ class Joined:
     """Which columns are joined, and how: in turns, or one after the other.
 
     With `shares` there are several results, whose first columns are multiples of `grain`: a tile as
-    wide belongs to one of them.
+    wide belongs to one of them. With `in_place` no copy is made.
     """
 
     columns: tuple[Columns, ...]
     in_turns: bool
     shares: tuple[Share, ...] = ()
     grain: int = 1
+    in_place: bool = False
 
     @property
     def operands(self) -> int:
@@ -152,12 +154,30 @@ class Joined:
         """What a launcher calls the operands."""
         return tuple(f"b{place}" for place in range(self.operands))
 
+    @property
+    def argument(self) -> str:
+        """What a launch passes as the second operand."""
+        return f"({', '.join(self.parameters)})" if self.in_place else "b"
+
+    @property
+    def can_stay(self) -> bool:
+        """Whether a kernel can read operands where they lie: two, whole, with the same steps.
+
+        And contiguous along K: beside each other in memory lie columns of one operand.
+        """
+        one, *others = self.columns
+        if not self.in_turns or len(others) != 1 or one.first or one.k_step != 1:
+            return False
+        return replace(one, operand=1) == others[0]
+
     def steps(self, k: int) -> tuple[int, int]:
         """Of the joined operand along K and its columns: contiguous as the first one is."""
         return (1, k) if self.columns[0].k_step == 1 else (self.count, 1)
 
     def write(self, k: int, dtype: str) -> list[str]:
-        """The statements that make the joined operand `b`."""
+        """The statements that make the joined operand `b`; none where there is no copy."""
+        if self.in_place:
+            return []
         step_k, step_n = self.steps(k)
         made = [write_call("b = torch.empty", f"{k * self.count}, dtype={dtype}, device=a.device")]
         for place, each in enumerate(self.columns):
@@ -181,7 +201,7 @@ class Joined:
     @property
     def kernels(self) -> tuple[tuple[str, str], ...]:
         """What a product launches before it multiplies."""
-        return (JOIN_COLUMNS,)
+        return () if self.in_place else (JOIN_COLUMNS,)
 
     @property
     def storing(self) -> tuple[tuple[str, str], ...]:

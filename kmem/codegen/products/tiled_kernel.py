@@ -16,6 +16,7 @@ def kmem_tile_matmul(
     K: tl.constexpr,
     A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
     B_OUTER: tl.constexpr, B_INNER: tl.constexpr, B_K: tl.constexpr, B_N: tl.constexpr,
+    IN_TURNS: tl.constexpr,
     EXACT: tl.constexpr, INTERPRETED: tl.constexpr, PROMOTE: tl.constexpr,
     COMPENSATED: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -25,7 +26,7 @@ def kmem_tile_matmul(
     BEFORE_A, BEFORE_B: what makes the operands of what a and b point to. ROW_STEPS: of an index
     that holds the rows of a, None where these lie one after the other. PROMOTE: steps of K in one
     short sum, 0 for one long sum. COMPENSATED: the short sums' total keeps what it loses to
-    rounding.
+    rounding. IN_TURNS: b is two operands, whose columns come in turns; they have no batches.
     """
     tiles_m: tl.constexpr = (M + BLOCK_M - 1) // BLOCK_M
     tiles_n: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
@@ -52,14 +53,21 @@ def kmem_tile_matmul(
     else:
         a += outer * A_OUTER + inner * A_INNER + tile_m.to(tl.int64) * (BLOCK_M * A_M)
         rows_of_a = tl.arange(0, BLOCK_M)
-    b += (
-        outer * B_OUTER
-        + inner * B_INNER
-        + tile_n.to(tl.int64) * (BLOCK_N * B_N)
-        + first_k.to(tl.int64) * B_K
-    )
     at_a = rows_of_a[:, None] * A_M + steps[None, :] * A_K
-    at_b = steps[:, None] * B_K + tl.arange(0, BLOCK_N)[None, :] * B_N
+    if IN_TURNS:
+        begin = tile_n.to(tl.int64) * (BLOCK_N // 2 * B_N) + first_k.to(tl.int64) * B_K
+        at_b = steps[:, None] * B_K + (tl.arange(0, BLOCK_N) // 2)[None, :] * B_N
+        is_first = (tl.arange(0, BLOCK_N) % 2 == 0)[None, :]
+        places_b = tl.where(is_first, b[0] + begin + at_b, b[1] + begin + at_b)
+    else:
+        b += (
+            outer * B_OUTER
+            + inner * B_INNER
+            + tile_n.to(tl.int64) * (BLOCK_N * B_N)
+            + first_k.to(tl.int64) * B_K
+        )
+        at_b = steps[:, None] * B_K + tl.arange(0, BLOCK_N)[None, :] * B_N
+        places_b = b + at_b
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     lost = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -71,14 +79,16 @@ def kmem_tile_matmul(
     for step in range(last):
         if even and even_k:
             values_a = tl.load(a + at_a)
-            values_b = tl.load(b + at_b)
+            values_b = tl.load(places_b if IN_TURNS else b + at_b)
         else:
             left = K - first_k - step * BLOCK_K
             values_a = tl.load(
                 a + at_a, mask=(rows < M)[:, None] & (steps < left)[None, :], other=0.0
             )
             values_b = tl.load(
-                b + at_b, mask=(steps < left)[:, None] & (columns < N)[None, :], other=0.0
+                places_b if IN_TURNS else b + at_b,
+                mask=(steps < left)[:, None] & (columns < N)[None, :],
+                other=0.0,
             )
         if BEFORE_A is not None:
             at_k = first_k + step * BLOCK_K + steps
@@ -111,7 +121,10 @@ def kmem_tile_matmul(
                     acc += part
                 part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         a += BLOCK_K * A_K
-        b += BLOCK_K * B_K
+        if IN_TURNS:
+            places_b += BLOCK_K * B_K
+        else:
+            b += BLOCK_K * B_K
     if PROMOTE > 0:
         part = acc + (part - lost)
     kmem_store_tile(

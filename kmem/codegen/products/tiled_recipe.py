@@ -124,7 +124,7 @@ class TiledProducts(Recipe):
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         found = [site for site in self.find(graph, contract) if _is_matrix(site.detail)]
-        return [replace(site, detail=_with_quick_chains(site.detail)) for site in found]
+        return [replace(site, detail=_with_quick_chains(_in_place(site))) for site in found]
 
     def space(self, site: Site, device: Device) -> Space:
         product: Product = site.detail
@@ -167,11 +167,12 @@ class TiledProducts(Recipe):
         launch = write_launch(
             TILE_MATMUL[0],
             tiles_m * tiles_n * knobs.splits * product.batches,
-            "a, b, target",
+            f"a, {'b' if product.joined is None else product.joined.argument}, target",
             *output_arguments(product),
             *opening_arguments(product),
             triangle_arguments(product),
             *operand_arguments(product),
+            f"IN_TURNS={product.joined is not None and product.joined.in_place}",
             f"EXACT={_is_exact(product)}, INTERPRETED=triton.knobs.runtime.interpret",
             f"PROMOTE={_promote_steps(product, knobs)}, "
             f"COMPENSATED={_is_compensated(product, knobs)}",
@@ -186,6 +187,23 @@ class TiledProducts(Recipe):
             write_launcher(product, [launch], knobs.splits),
         )
         return emission if product.joined is None else product.joined.name_apart(emission)
+
+
+def _in_place(site: Site) -> Product:
+    """The product of a site, with operands where they lie if a copy would be made at every call."""
+    product: Product = site.detail
+    joined = product.joined
+    if joined is None or not joined.can_stay or product.unpacks:
+        return product
+    if all(operand.kept for operand in site.inputs[1 : 1 + joined.operands]):
+        return product
+    step_k, step_n = joined.columns[0].k_step, joined.columns[0].n_step
+    return replace(
+        product,
+        k=replace(product.k, b=step_k),
+        n=replace(product.n, b=step_n),
+        joined=replace(joined, in_place=True),
+    )
 
 
 def _with_quick_chains(product: Product) -> Product:

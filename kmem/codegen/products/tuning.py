@@ -174,7 +174,7 @@ def product_cost_ms(product: Product, tile: TileSettings, device: Device, loop: 
 def joining_ms(site: Site, device: Device) -> float:
     """What it takes to join operands; nothing where they are made once and kept."""
     product: Product = site.detail
-    if product.joined is None:
+    if product.joined is None or product.joined.in_place:
         return 0.0
     operands = site.inputs[1 : 1 + product.joined.operands]
     if all(operand.kept for operand in operands):
