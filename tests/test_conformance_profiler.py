@@ -64,6 +64,24 @@ def test_the_profilers_of_a_gpu_keep_the_contract(profiler: Profiler) -> None:
     check(profiler)
 
 
+@pytest.mark.gpu
+def test_counters_of_equal_launches_are_read_once() -> None:
+    twice = KERNEL.replace("return y\n", "return self.again(x, y).sin()\n")
+    twice += """
+    def again(self, x, y):
+        for _ in range(40):
+            double_kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
+        return y
+"""
+    profiler = NcuProfiler()
+    if profiler.unavailable_reason() is not None:
+        pytest.skip("no ncu here")
+    profile = profiler.profile(Kernel(twice), DOUBLE, LocalExecutor())
+    kernels = [launch for launch in profile.launches if launch.name == "double_kernel"]
+    assert len(kernels) == 41 and all(each == kernels[0] for each in kernels)
+    assert kernels[0].metrics and kernels[0].grid == (16, 1, 1)
+
+
 @pytest.mark.parametrize("profiler", [CuptiProfiler(), NcuProfiler()], ids=lambda it: it.name)
 def test_a_profiler_that_cannot_run_here_says_why(profiler: Profiler) -> None:
     if profiler.unavailable_reason() is None:

@@ -7,6 +7,8 @@
 - job.py: the job that a GPU profiler gives its executor.
 - harness.py: the program in that job, confined as a worker is.
 - watched.py: what that program does: it runs the forward that is looked at.
+- launch_marks.py: the launches of that forward timed one by one, and counted where they are picked.
+- picking.py: which launches have their counters read, and a whole forward from these.
 - build.py: a candidate's model, built from its file, for the processes that run one.
 - ncu.py: the `ncu` profiler: hardware counters, collected by Nsight Compute.
 - ncu_csv.py: Nsight Compute's CSV, read into launches with raw counters.

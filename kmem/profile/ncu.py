@@ -1,4 +1,7 @@
-"""The `ncu` profiler: hardware counters of every launch of one forward, by Nsight Compute."""
+"""The `ncu` profiler: hardware counters of one forward's launches, by Nsight Compute.
+
+Which of them are counted picking.py says.
+"""
 
 import shutil
 import subprocess
@@ -14,6 +17,7 @@ from kmem.interfaces import Executor, Profiler
 from kmem.problem.traced import TracedProblem
 from kmem.profile.job import check_result, harness_job
 from kmem.profile.ncu_csv import parse_csv
+from kmem.profile.picking import put_together, read_spans
 from kmem.records import Kernel, Profile
 
 #: What ncu prints where the driver keeps counters for root. Source:
@@ -140,7 +144,7 @@ class NcuProfiler(Profiler):
         return self._may_not or _absent_reason()
 
     def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
-        """Profile every launch of one forward, at most LAUNCH_LIMIT.
+        """Profile one forward: its launches that hold most of the time, at most LAUNCH_LIMIT.
 
         Raises:
             ProfilerError: if ncu fails, with the remedy.
@@ -153,10 +157,8 @@ class NcuProfiler(Profiler):
             self._may_not = PERMISSION_REMEDY
             raise ProfilerError(PERMISSION_REMEDY)
         check_result(result, "ncu", TIMEOUT_S)
-        return Profile(
-            kernel.hash,
-            self.name,
-            traced.device.name,
-            False,
-            parse_csv(report.splitlines(), "ncu.csv"),
-        )
+        launches = parse_csv(report.splitlines(), "ncu.csv")
+        spans = result.files.get("spans.json")
+        if spans is not None:
+            launches = put_together(read_spans(spans.decode()), launches)
+        return Profile(kernel.hash, self.name, traced.device.name, False, launches)

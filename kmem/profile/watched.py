@@ -1,15 +1,16 @@
 """What the program that a profiler watches does: it warms up, and runs one forward to be looked at.
 
-`ncu` marks the forward with cudaProfilerStart and Stop; `cupti` records it with torch.profiler into
-out/trace.json. Other processes may time kernels while this program starts: the warm-up runs beside
-their checks, the forward that is looked at runs alone.
+`ncu` marks with cudaProfilerStart and Stop what is to be counted of the forward, and says in
+out/spans.json what all of it is; `cupti` records it with torch.profiler into out/trace.json. Other
+processes may time kernels while this program starts: the warm-up runs beside their checks, the
+forward that is looked at runs alone.
 """
 
 import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -19,6 +20,8 @@ from kmem.host.lease import DIRECTORY_VARIABLE, GpuLease, gpu_uuid
 from kmem.problem.source.load import build_inputs, execute_problem
 from kmem.profile.build import build_model
 from kmem.profile.description import read_precision, read_problem
+from kmem.profile.launch_marks import LaunchMarks
+from kmem.profile.picking import Span, pick, write_spans
 from kmem.records import Precision
 
 WARM_UPS = 3
@@ -53,13 +56,11 @@ def build_forward(job: dict, file: Path, hide_rest: Callable[[], object]) -> Cal
 
 
 @contextlib.contextmanager
-def watched_by_ncu() -> Iterator[None]:
-    """Mark what runs inside with cudaProfilerStart and Stop, between which ncu profiles."""
-    runtime = torch.cuda.cudart()
-    runtime.cudaProfilerStart()
-    yield
-    torch.cuda.synchronize()
-    runtime.cudaProfilerStop()
+def watched_by_ncu(spans: Sequence[Span], marks: LaunchMarks) -> Iterator[None]:
+    """Mark what is picked of a forward, and say what all of it is in out/spans.json."""
+    Path("out/spans.json").write_text(write_spans(spans), encoding="utf-8")
+    with marks.counting(spans):
+        yield
 
 
 @contextlib.contextmanager
@@ -92,6 +93,7 @@ def run_watched(watcher: str, place: Path, hide_rest: Callable[[dict], object]) 
             return contextlib.nullcontext()
         return lease.hold(exclusive=exclusive, purpose="profiling")
 
+    marks = LaunchMarks() if watcher == "ncu" else None
     with hold_gpu(exclusive=False):
         forward = build_forward(job, place / "candidate.py", lambda: hide_rest(job))
         for _ in range(WARM_UPS):
@@ -108,7 +110,8 @@ def run_watched(watcher: str, place: Path, hide_rest: Callable[[dict], object]) 
             Path("out/host.json").write_text(
                 json.dumps({"forward_ms": 1e3 * (time.perf_counter() - start)}), encoding="utf-8"
             )
+        spans = pick(marks.time(forward)) if marks else ()
         torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda").zero_()
         torch.cuda.synchronize()
-        with watched_by_ncu() if watcher == "ncu" else watched_by_cupti():
+        with watched_by_ncu(spans, marks) if marks else watched_by_cupti():
             forward()
