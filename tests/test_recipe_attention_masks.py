@@ -393,6 +393,7 @@ def held_in_a_buffer(mask: str, masked: str, dtype: str) -> str:
         f"s.masked_fill(self.m[:L, :S] == 0, {LEAST})",
         "s.masked_fill(self.m == 0, -30.0)",
         "torch.where(self.m[None] > 0, s, -torch.inf)",
+        "s.masked_fill(~self.m.bool(), -torch.inf)",
         "s + self.b[None, None]",
     ],
 )

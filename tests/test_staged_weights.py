@@ -43,6 +43,11 @@ KEPT = {
         "self.c = torch.nn.ConvTranspose1d(1, 8, 3, stride=2)",
         "self.c(x.unsqueeze(1))",
     ),
+    "mask in training": (
+        "flash-attention",
+        "self.register_buffer('m', torch.rand(5, 5) > 0.5)",
+        "torch.softmax((x @ x.transpose(0, 1)).masked_fill(self.m, -9.0), 1) @ x",
+    ),
     "scaled before": (
         "split-fp16-matmul",
         "self.w = torch.nn.Parameter(torch.randn(9, 20))",
@@ -91,8 +96,8 @@ def test_what_is_made_of_a_weight_is_made_once_and_anew_when_it_changes(case: st
     assert pair.agrees() and pair.agrees()
     assert pair.staged == 1
     with torch.no_grad():
-        for parameter in pair.new.parameters():
-            parameter.mul_(-1.5)
+        for held in (*pair.new.parameters(), *pair.new.buffers()):
+            held.copy_(~held if held.dtype is torch.bool else held * -1.5)
     assert pair.agrees()
     assert pair.staged == 2
 
@@ -280,6 +285,22 @@ def test_what_parameters_alone_decide(forward: str, made: set[str]) -> None:
     init = "self.w = torch.nn.Parameter(torch.randn(9, 20), requires_grad=False)"
     _, graph = trace_source(PROBLEM.format(init=init, inputs="x", forward=forward))
     assert find_steady(graph, graph.nodes).made == made
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    ("forward", "made", "made_in_training"),
+    [
+        ("x + self.b.running_mean * 2", {"mul"}, {"mul"}),
+        ("self.b(x) + self.b.running_mean * 2", {"mul"}, set()),  # training moves it
+        ("self.b(x) + self.b.running_mean[:1] * 2", {"mul"}, set()),
+        ("x.masked_fill(self.b.running_var.bool(), 0.0)", {"to"}, {"to"}),
+    ],
+)
+def test_what_buffers_alone_decide(forward, made, made_in_training, training) -> None:
+    init = "self.b = torch.nn.BatchNorm1d(20)" + ("" if training else "; self.eval()")
+    _, graph = trace_source(PROBLEM.format(init=init, inputs="x", forward=forward))
+    assert find_steady(graph, graph.nodes).made == (made_in_training if training else made)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,12 @@ from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Operand, Site
 
 
+#: To types that no kernel writes, too. What is of the type already stays itself.
+_CASTS = ("aten._to_copy.default", "aten.to.dtype")
+_CHECK = "aten._assert_tensor_metadata.default"
+_WRITING_NORMS = ("batch_norm", "instance_norm")
+
+
 @dataclass(frozen=True, slots=True)
 class SteadyValues:
     """Names of values that parameters alone decide.
@@ -59,8 +65,7 @@ def find_steady(graph: OpGraph, steps: Sequence[Node | Site]) -> SteadyValues:
 def _is_kept_buffer(graph: OpGraph, placeholder: Placeholder) -> bool:
     """Whether a placeholder is a buffer that the forward leaves alone.
 
-    In training some operators write what they read, as a batch norm does; what computes pointwise
-    or reduces does not.
+    In training norms write the statistics that they are given, which no schema says.
     """
     return placeholder.kind == "buffer" and (
         not graph.training or _is_only_read(graph, placeholder.name)
@@ -69,11 +74,14 @@ def _is_kept_buffer(graph: OpGraph, placeholder: Placeholder) -> bool:
 
 def _is_only_read(graph: OpGraph, name: str) -> bool:
     return all(
-        _is_only_read(graph, user.name)
-        if _is_view(user)
-        else isinstance(lowering_of(graph, user), Pointwise | Reduction)
+        _is_only_read(graph, user.name) if _is_view(user) else _only_reads(user)
         for user in graph.users(name)
     )
+
+
+def _only_reads(node: Node) -> bool:
+    is_known = find_operator(node.target) is not None or node.target in (*_CASTS, _CHECK)
+    return is_known and not any(norm in node.target for norm in _WRITING_NORMS)
 
 
 def kept_operands(graph: OpGraph, names: Sequence[str]) -> tuple[Operand, ...]:
@@ -138,5 +146,5 @@ def _is_computed(graph: OpGraph, node: Node) -> bool:
         return False
     lowering = lowering_of(graph, node)
     is_known = isinstance(lowering, Pointwise | Reduction) or lowering is Layout.CONCATENATE
-    is_known |= node.target == "aten._to_copy.default"
+    is_known |= node.target in _CASTS
     return node.output is not None and is_known
