@@ -16,7 +16,6 @@ from kmem.problem.operators.row import Layout, Pointwise, Reduction
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Operand, Site
 
-
 #: To types that no kernel writes, too. What is of the type already stays itself.
 _CASTS = ("aten._to_copy.default", "aten.to.dtype")
 _CHECK = "aten._assert_tensor_metadata.default"
