@@ -21,7 +21,7 @@ class Model(torch.nn.Module):
 def get_inputs():
     return [torch.randn(8, 16)]
 """
-#: The piece as it is, its results through a kernel that has no backward.
+#: Half of the piece as it is, its first result through a kernel.
 KERNEL = """
 import triton
 import triton.language as tl
@@ -33,21 +33,25 @@ def scale(x, y, COUNT: tl.constexpr, BY: tl.constexpr):
 
 class ModelNew(Model):
     def forward(self, *inputs):
-        x = super().forward(*inputs).detach()
+        x, *others = super().forward(*inputs)
         y = torch.empty_like(x)
-        scale[(1,)](x, y, x.numel(), {by})
-        return y
+        scale[(1,)](x.contiguous(), y, x.numel(), {by})
+        return (y, *others)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("by", "same"), [("1.0", True), ("1.1", False)])
+@pytest.mark.parametrize(
+    ("forward", "backward", "same"),
+    [("1.0", "1.0", True), ("1.1", "1.0", False), ("1.0", "-1.0", False)],
+)
 def test_a_curve_with_kernels_is_held_to_eagers_noise(
-    by: str, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forward: str, backward: str, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, out = tmp_path / "net.py", tmp_path / "out"
     place.write_text(MODEL, encoding="utf-8")
-    composed_of(str(place), tmp_path, KERNEL.format(by=by), backward=True)
+    halves = KERNEL.format(by=forward), KERNEL.format(by=backward)
+    composed_of(str(place), tmp_path, halves[0], backward=halves[1])
     words = [str(place), "--run", str(tmp_path / "composed"), "--out", str(out), "--steps", "9"]
     monkeypatch.setattr("sys.argv", [str(TOOL), *words, "--rate", "1e-2"])
     monkeypatch.setenv("KMEM_STRICT", "1")  # the tool sets it, and the tests after this one run on

@@ -163,7 +163,7 @@ def test_gradients_and_a_compiler_that_fails_leave_the_rest_eager(
 
     monkeypatch.setattr(compiled_rest, "compile_graph", fail)
     text = model_named("casts", tmp_path)
-    composed = composed_of(text, tmp_path, backward=True).with_rest("compiled")
+    composed = composed_of(text, tmp_path, backward=RIGHT).with_rest("compiled")
     built, other = same_twice(text)
     with bind(built.module, composed) as handle:
         built.module(*built.args).sum().backward()

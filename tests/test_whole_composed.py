@@ -52,6 +52,7 @@ from kmem.whole.state import (
     read_state,
     write_state,
 )
+from kmem.whole.training.groups import with_backwards
 
 H200 = named_target("h200")
 #: A kernel that runs what it replaces, one that leaves buffers as they are, and one that is wrong
@@ -80,21 +81,35 @@ def composed_of(
     directory: Path,
     kernel: str = RIGHT,
     *,
-    backward: bool = False,
+    backward: str | None = None,
     inputs: Sequence[str] = (),
 ) -> Composed:
-    """Every piece of a model replaced by a kernel that ends in such a class."""
+    """Every piece of a model replaced by a kernel that ends in such a class.
+
+    Args:
+        backward: what those of backwards end in, for a model in training; "" for none.
+    """
     source = read_source(text, inputs)
     captured = capture(source)
-    groups = find_pieces(captured, estimate_cost(captured, H200, Contract()), H200, Contract())
-    files = write_pieces(
-        RunDirectory(directory / "pieces"), source, captured, groups, Precision.MATCH
+    is_trained = backward is not None
+    cost = estimate_cost(captured, H200, Contract())
+    groups = find_pieces(captured, cost, H200, Contract(), backward=is_trained)
+    if is_trained:
+        groups, _ = with_backwards(captured, groups)
+    place = directory / "pieces"
+    write_pieces(RunDirectory(place), source, captured, groups, Precision.MATCH)
+    kernels, problems = {}, {}
+    halves = {group.name: kernel for group in groups}
+    halves |= {group.backward_name: backward for group in groups if group.joint is not None}
+    for name, ending in halves.items():
+        init = execute_problem(load_problem(place / f"{name}.py")).get_init_inputs()
+        written = (place / f"{name}.py").read_text(encoding="utf-8")
+        problems[name] = written, init
+        if ending:
+            kernels[name] = written + ending, init
+    write_composed(
+        directory / "composed", captured, kernels, groups, problems=problems, backward=is_trained
     )
-    kernels = {}
-    for group, place in zip(groups, files, strict=True):
-        init = execute_problem(load_problem(place)).get_init_inputs()
-        kernels[group.name] = (place.read_text(encoding="utf-8") + kernel, init)
-    write_composed(directory / "composed", captured, kernels, groups, backward=backward)
     found = kmem.load(directory / "composed")
     assert isinstance(found, Composed)
     return found
@@ -213,23 +228,34 @@ def test_the_whole_is_held_to_float64(name: str, kernel: str, reason: str, tmp_p
     assert proof.error > 0 or reason
 
 
-#: Right, but without a backward, as kernels are.
-DETACHED = RIGHT.replace("forward(*inputs)", "forward(*[x.detach() for x in inputs]).detach()")
+#: A backward that is wrong by a little.
+SCALED = """
+
+class ModelNew(Model):
+    def forward(self, *inputs):
+        made = super().forward(*inputs)
+        return tuple(x * 1.05 for x in made) if isinstance(made, tuple) else made * 1.05
+"""
 
 
 @pytest.mark.parametrize(
-    ("name", "kernel", "reason"),
+    ("name", "kernel", "backward", "reason"),
     [
-        ("casts", DETACHED, ""),
-        ("dictionaries", RIGHT, ""),  # tied weights
-        ("norms", RIGHT, ""),  # buffers are written in the forward
-        ("draws_in_training", RIGHT, ""),
-        ("stops", RIGHT, "of the traced graph is not the model's"),
+        ("casts", RIGHT, RIGHT, ""),
+        ("casts", "", RIGHT, ""),
+        ("casts", RIGHT, "", ""),
+        ("casts", RIGHT, SCALED, "gradient of"),
+        ("dictionaries", RIGHT, RIGHT, ""),  # tied weights
+        ("norms", RIGHT, RIGHT, ""),  # buffers are written in the forward
+        ("draws_in_training", RIGHT, RIGHT, ""),
+        ("stops", RIGHT, RIGHT, "of the traced graph is not the model's"),
     ],
 )
-def test_gradients_are_held_to_float64(name: str, kernel: str, reason: str, tmp_path: Path) -> None:
+def test_gradients_are_held_to_float64(
+    name: str, kernel: str, backward: str, reason: str, tmp_path: Path
+) -> None:
     text = model_named(name, tmp_path)
-    composed = composed_of(text, tmp_path, kernel, backward=True)
+    composed = composed_of(text, tmp_path, kernel, backward=backward)
     question = Question(text, (), None, "match", str(composed.directory), 1, False, backward=True)
     proof = find_proof(question)
     assert proof.passed is not bool(reason) and reason in proof.reason

@@ -10,9 +10,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kmem.problem.graph import Arg, Node
+from kmem.problem.tracing.calls import tensor_spec
 from kmem.problem.tracing.evaluate import evaluate_node
 from kmem.problem.tracing.fake import quiet_fake_tensors
-from kmem.problem.tracing.trace import tensor_spec
 from kmem.records import TensorSpec
 
 

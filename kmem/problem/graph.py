@@ -95,6 +95,19 @@ class Node:
         """Names of the values that this node reads, in order, repeats included."""
         return self._reads
 
+    def reading(self, renamed: Mapping[str, str]) -> "Node":
+        """The node with other values in the places of those that it reads, by their names."""
+
+        def swap(arg: Arg) -> Arg:
+            if isinstance(arg, tuple):
+                return tuple(swap(item) for item in arg)
+            return Ref(renamed.get(arg.name, arg.name)) if isinstance(arg, Ref) else arg
+
+        if not renamed.keys() & set(self._reads):
+            return self
+        kwargs = {key: swap(arg) for key, arg in self.kwargs.items()}
+        return replace(self, args=tuple(map(swap, self.args)), kwargs=kwargs)
+
 
 def _hide(node: Node) -> Node:
     return replace(node, target="hidden.node_.default" if node.is_in_place else "hidden.node")

@@ -22,7 +22,14 @@ from kmem.whole.cutting.pieces import Cost, PieceGroup
 from kmem.whole.graphs.capture import Captured
 from kmem.whole.graphs.source import ModelSource
 from kmem.whole.proving.clock import EAGER, LONGEST_COMPILE_S
-from kmem.whole.proving.proof import LONGEST_PROOF_S, Proof, Question, prove, read_proof
+from kmem.whole.proving.proof import (
+    LONGEST_PROOF_S,
+    Proof,
+    Question,
+    prove,
+    read_proof,
+    together,
+)
 from kmem.whole.state import ModelState, PieceState, PieceStatus, write_state
 
 #: The whole must be faster by so much with a piece than without, beyond what timings vary.
@@ -63,16 +70,20 @@ class OpenModel:
 
 
 def _compose(model: OpenModel, state: ModelState, place: str) -> Path:
-    kernels = {}
+    kernels, problems = {}, {}
     for piece in state.kept:
         kernel = model.root / "runs" / piece.name / "best_kernel.py"
         kernels[piece.name] = (kernel.read_text(encoding="utf-8"), piece.init)
+        if piece.pair:
+            text = model.file(piece.pair).read_text(encoding="utf-8")
+            problems[piece.pair] = (text, state.piece(piece.pair).init)
     groups = list(model.groups.values())
     return write_composed(
         model.root / place,
         model.captured,
         kernels,
         groups,
+        problems=problems,
         backward=state.settings.backward,
     )
 
@@ -97,20 +108,42 @@ def question_about(model: OpenModel, state: ModelState, place: str = "composed")
 
 
 def hold_to_the_whole(model: OpenModel, state: ModelState, name: str) -> ModelState:
-    """Keep a piece that has a kernel only if the model is right with it, and faster."""
+    """Keep a piece that has a kernel only if the model is right with it, and faster.
+
+    Of a piece in training, whose forward saves for its backward, one half may pay with the other
+    alone: if the whole is no faster with either by itself, both are held to it at once.
+    """
+    proof, state = _held(model, state, (name,))
+    piece = state.piece(name)
+    if piece.status is PieceStatus.KEPT or not proof.passed:
+        return state
+    state = state.with_piece(replace(piece, is_outdone=True))
+    halves = (name, piece.pair)
+    if not piece.pair or not all(state.piece(half).is_outdone for half in halves):
+        return state
+    model.say(f"holding {' and '.join(halves)} to the whole at once")
+    both = state
+    for half in halves:
+        both = both.with_piece(replace(both.piece(half), status=PieceStatus.KEPT))
+    return _held(model, both, halves)[1]
+
+
+def _held(model: OpenModel, state: ModelState, names: tuple[str, ...]) -> tuple[Proof, ModelState]:
+    """The proof of the model with pieces that are kept, and the state, without them if it fails."""
     limit_s = max(_LEAST_PROOF_S, min(LONGEST_PROOF_S, state.left_s(state.seconds) / 2))
     rests = _rests(model, state)
-    is_alone = len(state.kept) == 1 and rests == (EAGER_REST,)
+    is_alone = len(state.kept) == len(names) and rests == (EAGER_REST,)
+    name = together(*names)
     asked = replace(question_about(model, state), without=() if is_alone else (name,))
     compile_s = _compile_s(state, limit_s)
     with_rests = replace(asked, rests=rests, compile_s=compile_s)
     proof = prove(with_rests, gpu=model.present, timeout_s=limit_s)
     if _was_ended(proof) and len(rests) > 1:  # by compiling, it may be
         proof = prove(asked, gpu=model.present, timeout_s=limit_s)
-    reason = why_dropped(proof, name)
-    if not reason:
-        return state
-    return state.with_dropped(state.piece(name), reason)
+    if reason := why_dropped(proof, name):
+        for each in names:
+            state = state.with_dropped(state.piece(each), reason)
+    return proof, state
 
 
 def _rests(model: OpenModel, state: ModelState) -> tuple[str, ...]:

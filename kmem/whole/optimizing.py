@@ -14,24 +14,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kmem.devices import resolve_target
 from kmem.errors import OutputError
 from kmem.plugins import Registry
-from kmem.problem.source.load import execute_problem, load_problem
-from kmem.run.directory import RunDirectory, default_run_directory
-from kmem.whole.accounting.measured import find_cost
+from kmem.run.directory import default_run_directory
 from kmem.whole.beginning import Beginning
-from kmem.whole.cutting.extract import write_pieces
 from kmem.whole.cutting.pieces import (
     EXPECTED_SPEED_OF_LIGHT,
     PieceGroup,
-    find_pieces,
-    find_stretches,
-    holds,
 )
-from kmem.whole.graphs.capture import capture
 from kmem.whole.graphs.source import absolute_name, read_source
 from kmem.whole.holding import OpenModel, Watch, hold_to_the_whole, prove_whole
+from kmem.whole.opening import open_model
 from kmem.whole.report import write_model_report
 from kmem.whole.result import ModelResult
 from kmem.whole.state import (
@@ -44,8 +37,6 @@ from kmem.whole.state import (
 )
 from kmem.whole.trying import PieceCrew, Trials, TrialsHere, TrialsThere
 
-#: Of a model that falls into more, as an unrolled recurrence does, those that take most.
-MOST_PIECES = 24
 #: What the last proof takes: as long as so many of the model to itself, so much for what it
 #: compiles, and so many seconds; at least some, at most a share of all. Guesses.
 _PROOFS, _COMPILES = 3.0, 1.3
@@ -94,9 +85,8 @@ def optimize_model(
             say(f"The run in {root} has finished: {known.finished}; nothing is done again.")
             return ModelResult(root, known)
         say(f"going on with the run in {root}")
-    # workers try many pieces at once, and gradients are computed again by pieces
-    whole_first = crew is None and not settings.backward
-    model, state = _open(settings, root, registry, watch, say, whole_first=whole_first)
+    # workers try many pieces at once
+    model, state = open_model(settings, root, registry, watch, say, whole_first=crew is None)
     if known is not None:
         state = known
     else:
@@ -165,81 +155,6 @@ def _refuse_another_model(root: Path, known: ModelSettings, asked: ModelSettings
             f"{root} holds a run on {' '.join((known.model, *known.inputs))}; begin one on another "
             "model, or with other inputs or another contract, in another directory with --out"
         )
-
-
-def _open(
-    settings: ModelSettings,
-    root: Path,
-    registry: Registry,
-    watch: Watch,
-    say: Callable[[str], None],
-    *,
-    whole_first: bool,
-) -> tuple[OpenModel, ModelState]:
-    """Capture, cut, and write the pieces as problem files; the state of a run that begins.
-
-    Args:
-        whole_first: whether a run that begins tries what several pieces make up before these.
-    """
-    contract = settings.piece.contract
-    device, present = resolve_target(settings.piece.target)
-    source = read_source(settings.model, settings.inputs, mode=settings.mode)
-    captured = capture(source, contract.precision)
-    cost = find_cost(source, captured, device, contract, present=present)
-    known = read_state(root)
-    groups = find_pieces(captured, cost, device, contract)
-    stretches: tuple[PieceGroup, ...] = ()
-    if whole_first or known is not None:
-        stretches = find_stretches(captured, cost, device, contract)
-    if known is None:
-        groups = (*stretches, *groups[:MOST_PIECES])
-    else:  # times that are measured anew rank them otherwise
-        names = {piece.name for piece in known.pieces}
-        groups = tuple(group for group in (*stretches, *groups) if group.name in names)
-    directory = RunDirectory(root)
-    pieces = RunDirectory(root / "pieces")
-    if known is None:
-        write_pieces(pieces, source, captured, groups, contract.precision)
-    model = OpenModel(
-        source,
-        captured,
-        cost,
-        {group.name: group for group in groups},
-        device,
-        present,
-        directory,
-        registry,
-        watch,
-        say,
-    )
-    state = ModelState(
-        replace(settings, piece=replace(settings.piece, out=None)),  # it may be moved
-        captured.name,
-        device.name,
-        cost.estimated,
-        cost.total_ms(captured),
-        tuple(_piece_state(model, group) for group in groups),
-        captured.left,
-    )
-    say(f"{captured.name}: {len(state.parts)} pieces in {root}")
-    return model, state
-
-
-def _piece_state(model: OpenModel, group: PieceGroup) -> PieceState:
-    module = execute_problem(load_problem(model.file(group.name)))
-    init = tuple(module.get_init_inputs())
-    others = (each for each in model.groups.values() if each is not group)
-    held = tuple(each.name for each in others if holds(group, each)) if group.is_stretch else ()
-    return PieceState(
-        group.name,
-        group.module,
-        group.operators,
-        group.calls,
-        group.eager_ms,
-        group.least_ms,
-        init,
-        holds=held,
-    )
 
 
 # --- the pieces
@@ -350,11 +265,15 @@ def next_piece(
     if begun:
         return begun[0], ""
     busy = {name for each in state.pieces if each.name in tried for name in each.holds}
+    # a stretch in training has two halves, and what it holds waits for both
+    later = {
+        name for each in state.pieces if each.status is PieceStatus.WAITING for name in each.holds
+    }
     waiting = [
         each
         for each in state.pieces
         if each.status is PieceStatus.WAITING
-        and each.name not in busy
+        and each.name not in busy | later
         and not set(each.holds) & set(tried)
     ]
     if not waiting:

@@ -19,6 +19,7 @@ def write_model_report(directory: RunDirectory, state: ModelState) -> Path:
 
 def _report(state: ModelState) -> Iterator[str]:
     proof = read_proof(state.proof)
+    step = "forward and backward" if state.settings.backward else "forward"
     kind = "estimated" if state.estimated else "measured"
     after = state.total_ms - sum(piece.saved_ms for piece in state.pieces)
     yield f"# {state.name} on {state.device}\n"
@@ -29,16 +30,13 @@ def _report(state: ModelState) -> Iterator[str]:
             yield f"\n## Ways to run it\n{ways}"
     else:
         yield (
-            f"One forward by its operators: {state.total_ms:.4g} ms before, {after:.4g} ms with "
+            f"One {step} by its operators: {state.total_ms:.4g} ms before, {after:.4g} ms with "
             f"{len(state.kept)} kernels ({kind}, {state.total_ms / after:.2f}x). "
             f"It stopped because {state.finished}."
         )
         yield f"\n## The whole\n\n{_proof(proof)}"
         if state.settings.backward:
-            yield (
-                "\nForward and backward; kernels have no backward of their own, so what they "
-                "replace is computed again under autograd."
-            )
+            yield f"\n{_halves(state)}"
     yield "\n## Saved time\n\n```"
     yield from _waterfall(state)
     yield "```\n\n## Pieces\n"
@@ -54,6 +52,20 @@ def _report(state: ModelState) -> Iterator[str]:
             "\n## Use\n\n```python\nimport kmem\n\nhandle = kmem.apply(model, "
             'kmem.load("DIRECTORY"))  # undo with handle.undo()\n```'
         )
+
+
+def _halves(state: ModelState) -> str:
+    """What kernels there are of pieces in training."""
+    kept = {piece.name for piece in state.kept}
+    pairs = [(each.name, each.pair) for each in state.kept if len(each.pair) > len(each.name)]
+    both = sum(pair in kept for _, pair in pairs)
+    forwards, backwards = len(pairs) - both, sum(bool(each.pair) for each in state.kept) - both
+    backwards -= len(pairs)
+    return (
+        f"Both the forward and the backward of {both} pieces are kernels, the forward alone of "
+        f"{forwards}, the backward alone of {backwards}: the other half runs as eager operators, "
+        "on what the forward saves."
+    )
 
 
 def _proof(proof: Proof) -> str:

@@ -45,6 +45,8 @@ class PieceState:
     seconds: float = 0.0
     reason: str = ""
     holds: tuple[str, ...] = ()  # of a stretch, the pieces that it is made of
+    pair: str = ""  # of a piece in training, the other of its forward and its backward
+    is_outdone: bool = False  # its kernel was right, and the whole no faster with it
 
     @property
     def saved_ms(self) -> float:
@@ -126,10 +128,11 @@ class ModelState:
 
     def with_dropped(self, piece: PieceState, reason: str) -> "ModelState":
         """The state without a piece that was kept; what it holds may be tried again."""
+        is_half_kept = any(each.name == piece.pair for each in self.kept)
         changed = {
             each.name: replace(each, status=PieceStatus.WAITING, reason="")
             for each in self.pieces
-            if each.name in piece.holds and each.reason == _within(piece)
+            if each.name in piece.holds and each.reason == _within(piece) and not is_half_kept
         }
         dropped = replace(piece, status=PieceStatus.DROPPED, reason=reason)
         return self._with({**changed, piece.name: dropped})
@@ -155,8 +158,8 @@ class ModelState:
 
 
 def _within(stretch: PieceState) -> str:
-    """Why a piece that a stretch holds is not tried."""
-    return f"it is in {stretch.name}"
+    """Why a piece that a stretch holds is not tried: for both halves of one in training."""
+    return f"it is in {min(filter(None, (stretch.name, stretch.pair)), key=len)}"
 
 
 def read_state(directory: Path) -> ModelState | None:

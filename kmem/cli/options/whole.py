@@ -78,8 +78,8 @@ class PieceOptions:
     backward: bool = option(
         "--backward",
         is_flag=True,
-        help="For training: a forward and backward is what is proved and timed. Kernels have no "
-        "backward of their own: what they replace is computed again under autograd.",
+        help="For training: a forward and backward is what is proved and timed. Each piece is two "
+        "problems, its forward, which saves what its backward reads, and its backward.",
     )
     gpus: int | None = option(
         "--gpus",

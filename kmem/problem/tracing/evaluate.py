@@ -6,6 +6,7 @@ are given. Not covered: opaque graphs, which have no nodes.
 
 from collections.abc import Callable, Mapping
 from functools import partial, reduce
+from typing import Any
 
 import torch
 
@@ -59,6 +60,21 @@ def evaluate_node(
         floating: see `evaluate_graph`.
     """
 
+    arguments, named = arguments_of(node, values, device=device, floating=floating)
+    if node.target == "getitem":
+        return arguments[0][arguments[1]]
+    return _operator(node.target)(*arguments, **named)
+
+
+def arguments_of(
+    node: Node,
+    values: Mapping[str, object],
+    *,
+    device: torch.device,
+    floating: torch.dtype | None = None,
+) -> tuple[list[Any], dict[str, Any]]:
+    """What a node is called with, by place and by name; see `evaluate_node`."""
+
     def value_of(arg: Arg) -> object:
         if isinstance(arg, Ref):
             return values[arg.name]
@@ -70,12 +86,8 @@ def evaluate_node(
             return _literal(arg, floating)
         return arg
 
-    arguments = [value_of(arg) for arg in node.args]
-    if node.target == "getitem":
-        return arguments[0][arguments[1]]
-    return _operator(node.target)(
-        *arguments, **{key: value_of(arg) for key, arg in node.kwargs.items()}
-    )
+    named = {key: value_of(arg) for key, arg in node.kwargs.items()}
+    return [value_of(arg) for arg in node.args], named
 
 
 def _operator(target: str) -> object:

@@ -12,8 +12,6 @@ hidden state kept in an attribute), other operators.
 """
 
 import logging
-import operator
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import ModuleType
 
@@ -22,8 +20,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.export.graph_signature import InputKind, InputSpec
 
 from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
-from kmem.problem.operators.table import find_operator
+from kmem.problem.graph import OpGraph, Placeholder
+from kmem.problem.tracing.backward import take_apart
+from kmem.problem.tracing.calls import Untraceable, read_call, target_name, tensor_spec
 from kmem.problem.tracing.drawing import draw_apart
 from kmem.problem.tracing.fake import (
     cast_fake_module,
@@ -32,7 +31,7 @@ from kmem.problem.tracing.fake import (
     quiet_fake_tensors,
 )
 from kmem.problem.tracing.kept import give_attributes_memory, replace_overwritten
-from kmem.records import Contract, Precision, Purity, TensorSpec
+from kmem.records import Contract, Precision, Purity
 
 logger = logging.getLogger(__name__)
 
@@ -42,24 +41,6 @@ MAX_CONSTANT_ELEMENTS = 64
 
 #: For tracing a module in both modes.
 TRACE_DEADLINE_S = 300.0
-
-
-class Untraceable(Exception):
-    """Carries the reason a forward is treated as one opaque call."""
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """ "float32" for torch.float32."""
-    return str(dtype).removeprefix("torch.")
-
-
-def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
-    """Shape, dtype and strides of a tensor, fake ones included."""
-    return TensorSpec(
-        tuple(int(size) for size in tensor.shape),
-        dtype_name(tensor.dtype),
-        tuple(int(step) for step in tensor.stride()),
-    )
 
 
 def trace_problem(
@@ -125,7 +106,7 @@ def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -
         except Exception as ex:  # noqa: BLE001 - see above
             raise Untraceable(export_reason(ex)) from ex
     replace_overwritten(program)
-    return _read_program(program, model.training)
+    return take_apart(_read_program(program, model.training))
 
 
 #: Texts of torch.export (non-strict, torch 2.11 to 2.13) -> what they mean for the author of a
@@ -177,8 +158,6 @@ _KINDS = {
 
 
 #: What export writes around torch.tensor(...) in forward; the value is the constant's own.
-#: Takes the type of another value; as a cast it reads that value no more.
-_TAKES_TYPE, _CASTS = "aten.type_as.default", "aten.to.dtype"
 _CONSTANT_COPIES = ("aten.lift_fresh_copy.default", "aten.detach_.default", "aten.detach.default")
 
 
@@ -217,11 +196,11 @@ def read_flat_program(program: torch.export.ExportedProgram, training: bool) -> 
             if placeholder.kind == "constant":
                 constants[node.name] = node.name
         elif node.op == "call_function":
-            target = _target(node.target)
+            target = target_name(node.target)
             if target in _CONSTANT_COPIES and node.args[0].name in constants:
                 constants[node.name] = constants[node.args[0].name]
             else:
-                nodes.append(_read_call(node, target, constants))
+                nodes.append(read_call(node, target, constants))
         elif node.op == "output":
             leaves = [leaf for leaf in node.args[0] if isinstance(leaf, torch.fx.Node)]
             outputs = tuple(constants.get(leaf.name, leaf.name) for leaf in leaves)
@@ -249,16 +228,6 @@ def _read_placeholder(
     raise Untraceable(f"an input of type {type(value).__name__}")
 
 
-def _read_call(node: torch.fx.Node, target: str, constants: Mapping[str, str]) -> Node:
-    kwargs = {key: _argument(value, constants) for key, value in node.kwargs.items()}
-    args = _arguments(node.args, constants)
-    if target == _TAKES_TYPE:
-        target, args = _CASTS, (args[0], _argument(node.args[1].meta["val"].dtype, constants))
-    callers = node.meta.get("nn_module_stack") or {"": ("",)}
-    path = str(next(reversed(callers.values()))[0])  # of the innermost
-    return Node(node.name, target, args, kwargs, _output(node.meta.get("val")), path)
-
-
 def _constant_value(
     program: torch.export.ExportedProgram, name: str
 ) -> int | float | bool | tuple[object, ...]:
@@ -274,43 +243,3 @@ def _constant_value(
 
 def _as_tuples(value: object) -> object:
     return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
-
-
-def _target(target: object) -> str:
-    if target is operator.getitem:
-        return "getitem"
-    if isinstance(target, torch._ops.OpOverload):
-        name = str(target)
-        if target.namespace == "aten" or find_operator(name) is not None:
-            return name
-    raise Untraceable(f"it calls {target}")
-
-
-def _output(value: object) -> TensorSpec | tuple[TensorSpec, ...] | None:
-    if value is None:
-        return None
-    items = value if isinstance(value, tuple | list) else [value]
-    if all(isinstance(item, FakeTensor) for item in items):
-        if any(isinstance(size, torch.SymInt) for item in items for size in item.shape):
-            raise Untraceable("sizes inside depend on values")
-        specs = tuple(tensor_spec(item) for item in items)
-        return specs if items is value else specs[0]
-    raise Untraceable(f"an operator that returns {type(value).__name__}")
-
-
-def _arguments(args: Iterable[object], constants: Mapping[str, str]) -> tuple[Arg, ...]:
-    return tuple(_argument(arg, constants) for arg in args)
-
-
-def _argument(arg: object, constants: Mapping[str, str]) -> Arg:
-    if isinstance(arg, torch.fx.Node):
-        return Ref(constants.get(arg.name, arg.name))
-    if isinstance(arg, tuple | list):
-        return _arguments(arg, constants)
-    if arg is None or isinstance(arg, bool | int | float | str):
-        return arg
-    if isinstance(arg, torch.dtype | torch.memory_format | torch.layout):
-        return Literal(str(arg))
-    if isinstance(arg, torch.device):
-        return DEVICE
-    raise Untraceable(f"an argument of type {type(arg).__name__}")

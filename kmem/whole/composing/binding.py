@@ -5,15 +5,12 @@ Only `forward` of single instances is replaced. A call that the composed graph w
 not made for training) runs the module's own code, and `status` says why.
 """
 
-import importlib.util
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,10 +18,17 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from kmem.errors import OutputError
-from kmem.whole.composing.compiled_rest import CompiledRest, RestPiece, piece_operator
-from kmem.whole.composing.compose import COMPILED_REST, EAGER_REST, GRAPH, KERNELS, MANIFEST
+from kmem.whole.composing.bound_piece import BoundPiece, Halves, load_module, owner_of
+from kmem.whole.composing.compiled_rest import CompiledRest
+from kmem.whole.composing.compose import (
+    COMPILED_REST,
+    EAGER_REST,
+    GRAPH,
+    KERNELS,
+    MANIFEST,
+    VERSION,
+)
 from kmem.whole.composing.in_place import BoundForward, Standing
-from kmem.whole.composing.recompute import run_recomputed
 from kmem.whole.graphs.capture import inner_hooks
 
 #: What is known of a tensor among the arguments: its shape, strides and dtype.
@@ -40,9 +44,10 @@ class Composed:
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """Names of the pieces that have kernels."""
-        names = (each["kernel"] for part in self.data["segments"] for each in part["pieces"])
-        return tuple(dict.fromkeys(names))
+        """Names of the pieces that have kernels, and of those whose backward has one."""
+        pieces = [each for part in self.data["segments"] for each in part["pieces"]]
+        halves = [half for each in pieces for half in (each, each["backward"]) if half is not None]
+        return tuple(dict.fromkeys(half["kernel"] for half in halves if half["is_kernel"]))
 
     @property
     def rest(self) -> str:
@@ -57,14 +62,17 @@ class Composed:
 def read_composed(directory: Path) -> Composed | None:
     """The composed model in a directory, or in the run directory that it is; None without one.
 
-    Raises OutputError: if there is a damaged one.
+    Raises OutputError: if there is a damaged one, or one of another version.
     """
     for place in (directory, directory / "composed"):
         if (place / MANIFEST).is_file():
             try:
-                return Composed(place, json.loads((place / MANIFEST).read_text(encoding="utf-8")))
+                data = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
             except (OSError, ValueError) as ex:
                 raise OutputError(f"{place} holds no composed model: {ex}; run it again") from ex
+            if data.get("version") != VERSION:
+                raise OutputError(f"{place} is of another version of kmem; run the model again")
+            return Composed(place, data)
     return None
 
 
@@ -151,7 +159,7 @@ def forwards_of(
 
     Raises ValueError: if the model is another one, or has kernels already.
     """
-    graph = _load(composed.directory / GRAPH)
+    graph = load_module(composed.directory / GRAPH)
     forwards = []
     for data in composed.data["segments"]:
         module = model.get_submodule(data["path"])
@@ -160,49 +168,23 @@ def forwards_of(
                 f"{data['path'] or 'The model'} has kernels already; call undo() on their handle"
             )
         _check_state(model, data)
-        places = [composed.directory / KERNELS / f"{each['kernel']}.py" for each in data["pieces"]]
-        pieces = [
-            _Piece(
-                _load(place),
-                "Model" if only is not None and each["kernel"] not in only else kernel_class,
-                each,
-                model,
-                training=data["training"],
-            )
-            for each, place in zip(data["pieces"], places, strict=True)
-        ]
+        place = composed.directory / KERNELS
+        chosen = composed.kernels if only is None else only
+        halves = Halves(place, chosen, kernel_class, data["training"])
+        pieces = [BoundPiece(halves, each, model) for each in data["pieces"]]
         function = getattr(graph, data["function"])
         rest = None
         if composed.rest == COMPILED_REST:
             names = [each["name"] for each in data["state"]]
-            parts = [
-                piece.for_compiler(place, names)
-                for piece, place in zip(pieces, places, strict=True)
-            ]
-            rest = CompiledRest(function, parts)
+            rest = CompiledRest(function, [piece.for_compiler(names) for piece in pieces])
         forwards.append(SegmentForward(model, module, data, function, pieces, rest))
     return forwards
-
-
-def _load(place: Path) -> ModuleType:
-    name = f"kmem_composed_{abs(hash(str(place.resolve()))):x}_{place.stem}"
-    spec = importlib.util.spec_from_file_location(name, place)
-    if spec is None or spec.loader is None or not place.is_file():
-        raise OutputError(f"{place} is gone; run the model again")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    return model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
 
 
 def _check_state(model: nn.Module, data: Mapping[str, Any]) -> None:
     for each in data["state"]:
         try:
-            found = getattr(*_owner(model, each["name"]))
+            found = getattr(*owner_of(model, each["name"]))
         except AttributeError:
             found = None
         if not isinstance(found, torch.Tensor) or list(found.shape) != each["shape"]:
@@ -210,57 +192,6 @@ def _check_state(model: nn.Module, data: Mapping[str, Any]) -> None:
                 f"The model has no {each['name']} of shape {each['shape']}: kernels were made for "
                 "another one"
             )
-
-
-class _Piece:
-    """A kernel's module on the parameters of the model that it is in."""
-
-    def __init__(
-        self,
-        source: ModuleType,
-        kind: str,
-        data: Mapping[str, Any],
-        model: nn.Module,
-        *,
-        training: bool,
-    ) -> None:
-        with torch.device("meta"):
-            self._shell: nn.Module = getattr(source, kind)(*data["init"])
-            self._original: nn.Module = source.Model(*data["init"])
-        self._shell.train(training)
-        self._original.train(training)
-        self._kind, self._data = kind, data
-        self._names = list(data["state"])
-        self._owners = [_owner(model, name) for name in data["state"].values()]
-
-    def __call__(self, *inputs: Any) -> Any:
-        state = [getattr(module, name) for module, name in self._owners]
-        needs = torch.is_grad_enabled() and any(
-            isinstance(each, torch.Tensor) and each.requires_grad for each in (*inputs, *state)
-        )
-        if not needs:
-            return self._run(self._shell, inputs, state)
-        kernel, original = (partial(self._run, each) for each in (self._shell, self._original))
-        return run_recomputed(kernel, original, inputs, state)
-
-    def for_compiler(self, kernel: Path, state_names: Sequence[str]) -> RestPiece:
-        """What a compiler takes it for: an operator, or what stands in the place of one.
-
-        Args:
-            kernel: its file.
-            state_names: of all state of the graph that it is in.
-        """
-        places = tuple(map(state_names.index, self._data["state"].values()))
-        if self._kind == "ModelNew":
-            return RestPiece(partial(piece_operator, self._data, kernel), places)
-        return RestPiece(partial(partial, self._run, self._shell), places)
-
-    def _run(self, shell: nn.Module, inputs: Sequence[Any], state: Sequence[torch.Tensor]) -> Any:
-        for name, value in zip(self._names, state, strict=True):
-            is_parameter = name in shell._parameters
-            held: dict[str, Any] = shell._parameters if is_parameter else shell._buffers
-            held[name] = value
-        return shell(*inputs)
 
 
 class SegmentForward(BoundForward):
@@ -272,7 +203,7 @@ class SegmentForward(BoundForward):
         module: nn.Module,
         data: Mapping[str, Any],
         function: Callable[..., Any],
-        pieces: Sequence[_Piece],
+        pieces: Sequence[BoundPiece],
         rest: CompiledRest | None = None,
     ) -> None:
         super().__init__(data["path"], module)
@@ -289,8 +220,9 @@ class SegmentForward(BoundForward):
         self._outputs = pytree.treespec_loads(data["outputs"])
         self._leaves = data["leaves"]
         self._given = [_expected(each) for each in data["given"]]
-        self._state = [(*_owner(model, each["name"]), _dtype(each)) for each in data["state"]]
-        self._ties = [[_owner(model, name) for name in names] for names in data["ties"]]
+        self._recorded = [each["recorded"] for each in (*data["given"], *data["state"])]
+        self._state = [(*owner_of(model, each["name"]), _dtype(each)) for each in data["state"]]
+        self._ties = [[owner_of(model, name) for name in names] for names in data["ties"]]
 
     def standings(self) -> list[Standing]:
         return [self.standing("")]
@@ -345,6 +277,11 @@ class SegmentForward(BoundForward):
         )
         if is_recorded and not self._has_backward:
             return "gradients are recorded, for which it was not made; run it with --backward"
+        if is_recorded and any(
+            isinstance(each, torch.Tensor) and each.requires_grad and not was_recorded
+            for each, was_recorded in zip((*leaves, *state), self._recorded, strict=True)
+        ):
+            return "gradients are recorded of what had none when it was captured"
         if len({each.device for each in (*tensors, *state)}) > 1:
             return "tensors are on several devices"
         if tensors and torch.is_autocast_enabled(tensors[0].device.type):

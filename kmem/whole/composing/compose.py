@@ -4,13 +4,15 @@ The artefact is a directory that `kmem.load` finds and `kmem.apply` binds to a m
 
 - composed.json: the segments with their guards, which kernel stands where, and how the rest runs;
 - graph.py: for each segment a function that runs its graph, a call for each replaced piece;
-- kernels/: the modules that runs have emitted, each with Model and ModelNew.
+- kernels/: the modules that runs have emitted, each with Model and ModelNew; of a piece in training
+  two, its forward and its backward, of which one may be its problem, with Model alone.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from kmem.codegen.module.library_calls import write_arg, write_call, write_constant
 from kmem.problem.graph import DEVICE, Node, OpGraph, Placeholder
@@ -26,11 +28,14 @@ from kmem.whole.graphs.tidying import changes_what_it_reads
 
 MANIFEST = "composed.json"
 GRAPH, KERNELS = "graph.py", "kernels"
-_VERSION = 1
+#: Of what is in composed.json.
+VERSION = 2
 #: How a graph's operators outside of the kernels run.
 EAGER_REST, COMPILED_REST = "eager", "compiled"
 #: The argument of batch_norm and instance_norm that says whether statistics are the inputs' own.
 _TAKES_INPUTS_OWN = 5
+#: The text of a module, and the numbers that its constructor takes.
+Written: TypeAlias = tuple[str, Sequence[int]]
 _HEAD = '''"""{name}, as kmem has put it together; composed.json says which kernel stands where."""
 
 import torch
@@ -40,42 +45,47 @@ import torch
 def write_composed(
     directory: Path,
     captured: Captured,
-    kernels: Mapping[str, tuple[str, Sequence[int]]],
+    kernels: Mapping[str, Written],
     groups: Sequence[PieceGroup],
     *,
+    problems: Mapping[str, Written] = MappingProxyType({}),
     backward: bool = False,
     rest: str = EAGER_REST,
 ) -> Path:
     """Write the artefact.
 
     Args:
-        kernels: by name of a piece, the text of its kernel's module and the constructor's numbers.
+        kernels: by name of a piece, or of its backward, its kernel's module.
         groups: the pieces of the model; those without a kernel stay as they are.
+        problems: the same of problem files, for the half that has no kernel where the other has.
         backward: whether it may run where gradients are recorded.
         rest: how operators outside of the kernels run.
 
     Returns: the directory.
     """
     place = RunDirectory(directory)
-    used = [group for group in groups if group.name in kernels]
-    for group in used:
-        place.write_text(f"{KERNELS}/{group.name}.py", kernels[group.name][0])
+    used = [group for group in groups if kernels.keys() & set(_halves(group))]
+    written = {**problems, **kernels}
+    for name in (name for group in used for name in _halves(group)):
+        place.write_text(f"{KERNELS}/{name}.py", written[name][0])
     text = [_HEAD.format(name=captured.name)]
     segments = []
     for number, segment in enumerate(captured.segments):
         chosen = [
-            (group.name, each.piece)
-            for group in used
-            for each in group.places
-            if each.segment == number
+            (group, each.piece) for group in used for each in group.places if each.segment == number
         ]
         chosen.sort(key=lambda entry: segment.graph.place(entry[1].nodes[0]))
         if not chosen:
             continue
-        text.append("\n".join(_write_function(f"segment_{number}", segment, chosen)))
-        segments.append({**_describe(number, segment, chosen, kernels), "backward": backward})
+        pieces = [piece for _, piece in chosen]
+        text.append("\n".join(_write_function(f"segment_{number}", segment, pieces)))
+        described = [
+            _describe_piece(group, piece, written, tuple(kernels)) for group, piece in chosen
+        ]
+        data = {**_describe(number, segment), "pieces": described, "backward": backward}
+        segments.append(data)
     place.write_text(GRAPH, "\n\n".join(text) + "\n")
-    data = {"version": _VERSION, "model": captured.name, "rest": rest, "segments": segments}
+    data = {"version": VERSION, "model": captured.name, "rest": rest, "segments": segments}
     place.write_text(MANIFEST, json.dumps(data, indent=1) + "\n")
     return directory
 
@@ -87,12 +97,12 @@ def write_rest(directory: Path, rest: str) -> None:
     RunDirectory(directory).write_text(MANIFEST, text)
 
 
-def _describe(
-    number: int,
-    segment: Segment,
-    chosen: Sequence[tuple[str, Piece]],
-    kernels: Mapping[str, tuple[str, Sequence[int]]],
-) -> dict[str, Any]:
+def _halves(group: PieceGroup) -> tuple[str, ...]:
+    """Names of the modules of a piece."""
+    return (group.name,) if group.joint is None else (group.name, group.backward_name)
+
+
+def _describe(number: int, segment: Segment) -> dict[str, Any]:
     graph = segment.graph
     inputs = [each for each in graph.placeholders if each.kind == "input"]
     return {
@@ -105,22 +115,54 @@ def _describe(
         "inputs": segment.inputs,
         "outputs": segment.outputs,
         "leaves": [list(leaf) if isinstance(leaf, tuple) else leaf for leaf in segment.leaves],
-        "given": [_given(each) for each in inputs],
+        "given": [{**_given(each), "recorded": each.name in segment.recorded} for each in inputs],
         "state": [
-            {"name": each.target, "shape": list(each.spec.shape), "dtype": each.spec.dtype}
+            {
+                "name": each.target,
+                "shape": list(each.spec.shape),
+                "dtype": each.spec.dtype,
+                "recorded": each.name in segment.recorded,
+            }
             for each in graph.placeholders
             if each.kind in ("parameter", "buffer")
         ],
-        "pieces": [
-            {
-                "kernel": name,
-                "init": list(kernels[name][1]),
-                "state": dict(_own_names(piece)),
-                "module": piece.module,
-                "operator": _operator_of(piece.graph),
-            }
-            for name, piece in chosen
-        ],
+    }
+
+
+def _describe_piece(
+    group: PieceGroup, piece: Piece, written: Mapping[str, Written], kernels: Collection[str]
+) -> dict[str, Any]:
+    return {
+        "kernel": group.name,
+        "init": list(written[group.name][1]),
+        "is_kernel": group.name in kernels,
+        "state": dict(_own_names(piece)),
+        "module": piece.module,
+        "returns_tuple": piece.graph.returns_tuple,
+        "operator": _operator_of(piece.graph),
+        "backward": None if group.joint is None else _describe_backward(group, written, kernels),
+    }
+
+
+def _describe_backward(
+    group: PieceGroup, written: Mapping[str, Written], kernels: Collection[str]
+) -> dict[str, Any]:
+    """What goes from a piece's forward to its backward, as `Trained` has it."""
+    joint, graph = group.joint, group.graph
+    inputs = [each.name for each in graph.placeholders if each.kind == "input"]
+    state = [each.name for each in graph.placeholders if each.kind in ("parameter", "buffer")]
+    kinds = {"input": inputs, "state": state, "output": joint.forward.outputs}
+    found = {name: [kind, place] for kind in kinds for place, name in enumerate(kinds[kind])}
+    taken = [each for each in joint.backward.placeholders if each.kind == "input"]
+    return {
+        "kernel": group.backward_name,
+        "init": list(written[group.backward_name][1]),
+        "is_kernel": group.backward_name in kernels,
+        "outputs": len(graph.outputs),
+        "given": [found[name] for name in joint.given],
+        "recorded": list(joint.recorded),
+        "takes": [_spec(each.spec) for each in taken],
+        "gradients": [joint.gradients.get(name) for name in (*inputs, *state)],
     }
 
 
@@ -170,9 +212,7 @@ def _spec(spec: TensorSpec) -> dict[str, Any]:
 # --- the function of a segment
 
 
-def _write_function(
-    name: str, segment: Segment, chosen: Sequence[tuple[str, Piece]]
-) -> Iterator[str]:
+def _write_function(name: str, segment: Segment, chosen: Sequence[Piece]) -> Iterator[str]:
     graph = segment.graph
     yield f"def {name}(state, pieces, inputs):"
     inputs = [each for each in graph.placeholders if each.kind == "input"]
@@ -211,9 +251,9 @@ def _write_function(
 _Step = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 
-def _steps(graph: OpGraph, chosen: Sequence[tuple[str, Piece]]) -> list[tuple[_Step, Node | None]]:
-    starts = {piece.nodes[0]: (number, piece) for number, (_, piece) in enumerate(chosen)}
-    inside = {name for _, piece in chosen for name in piece.nodes}
+def _steps(graph: OpGraph, chosen: Sequence[Piece]) -> list[tuple[_Step, Node | None]]:
+    starts = {piece.nodes[0]: (number, piece) for number, piece in enumerate(chosen)}
+    inside = {name for piece in chosen for name in piece.nodes}
     found: list[tuple[_Step, Node | None]] = []
     for node in graph.nodes:
         if node.name in starts:

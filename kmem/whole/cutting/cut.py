@@ -22,6 +22,7 @@ from kmem.whole.cutting.loops import Loop, find_loops
 from kmem.whole.cutting.scans import find_scans
 from kmem.whole.graphs.drawing import is_random
 from kmem.whole.graphs.tidying import changes_what_it_reads
+from kmem.whole.training.needs import stays_the_librarys
 
 #: Heavy operators of a piece: an attention has its four projections and the attention itself.
 MOST_HEAVY = 6
@@ -67,11 +68,12 @@ class _Run:
     end: int
 
 
-def cut(graph: OpGraph, costs: Mapping[str, float]) -> tuple[Piece, ...]:
+def cut(graph: OpGraph, costs: Mapping[str, float], *, backward: bool = False) -> tuple[Piece, ...]:
     """The pieces of a graph in the order in which they run; what is in none is the library's.
 
     Args:
         costs: of each node by name, in milliseconds; views cost nothing.
+        backward: whether pieces are to have a backward; some operators then are in none.
     """
     runs = []
     before = 0
@@ -80,24 +82,31 @@ def cut(graph: OpGraph, costs: Mapping[str, float]) -> tuple[Piece, ...]:
         runs.append(_Run(loop.start, loop.end))
         before = loop.end
     runs += _split(graph, costs, _Run(before, len(graph.nodes)), "")
-    found = [_piece(graph, nodes, costs) for run in runs for nodes in _without_writing(graph, run)]
+    found = [
+        _piece(graph, nodes, costs)
+        for run in runs
+        for nodes in _without_librarys(graph, run, backward)
+    ]
     return tuple(piece for piece in found if piece is not None)
 
 
-def stretches(graph: OpGraph, costs: Mapping[str, float]) -> tuple[Piece, ...]:
+def stretches(
+    graph: OpGraph, costs: Mapping[str, float], *, backward: bool = False
+) -> tuple[Piece, ...]:
     """All that runs between what must stay the library's, where it is several pieces.
 
     Args:
         costs: of each node by name, in milliseconds; views cost nothing.
+        backward: as of `cut`.
     """
     # in the model's own order: memory then knows it as the model when that is a problem itself
     order = {each.name: place for place, each in enumerate(graph.placeholders)}
     found = [
         _piece(graph, nodes, costs, order)
-        for nodes in _without_writing(graph, _Run(0, len(graph.nodes)))
+        for nodes in _without_librarys(graph, _Run(0, len(graph.nodes)), backward)
         if sum(costs[node.name] > 0 for node in nodes) <= MOST_IN_STRETCH
     ]
-    parts = [set(piece.nodes) for piece in cut(graph, costs)]
+    parts = [set(piece.nodes) for piece in cut(graph, costs, backward=backward)]
     return tuple(
         piece
         for piece in found
@@ -114,11 +123,16 @@ def _loops_and_scans(graph: OpGraph) -> list[Loop]:
     return found
 
 
-def _without_writing(graph: OpGraph, run: _Run) -> list[tuple[Node, ...]]:
-    """A run parted by nodes that change state, draw, or fill nothing, which stay the library's."""
+def _without_librarys(graph: OpGraph, run: _Run, backward: bool) -> list[tuple[Node, ...]]:
+    """A run parted by nodes that change state, draw, or fill nothing, which stay the library's.
+
+    With a backward so do those whose backward is the library's alone.
+    """
     parts: list[list[Node]] = [[]]
     for node in graph.nodes[run.start : run.end]:
-        if changes_what_it_reads(node) or is_random(node) or node.target.startswith(_UNFILLED):
+        is_librarys = changes_what_it_reads(node) or is_random(node)
+        is_librarys |= node.target.startswith(_UNFILLED)
+        if is_librarys or (backward and stays_the_librarys(node)):
             parts.append([])
         else:
             parts[-1].append(node)

@@ -10,8 +10,10 @@ stands for, and a run at other sizes is the same operators. Where that fails all
 """
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import sympy
 import torch
@@ -39,10 +41,31 @@ _SIZE_ARGUMENTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "expand", "unflatten"), (1, 2)),
     **dict.fromkeys(("new_zeros", "new_ones", "new_empty", "new_full"), (1,)),
     **dict.fromkeys(("zeros", "ones", "empty", "full"), (0,)),
-    **dict.fromkeys(("layer_norm", "rms_norm", "split_with_sizes"), (1,)),
+    **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm", "split_with_sizes"), (1,)),
+    **dict.fromkeys(("select_backward", "slice_backward"), (1,)),
+    "native_layer_norm_backward": (2,),
+    "native_group_norm": (3, 4, 5),
+    "native_group_norm_backward": (5, 6, 7),
+    "convolution_backward": (3,),
     **dict.fromkeys(("split",), (1,)),
     **dict.fromkeys(("slice", "narrow"), (2, 3)),
     "arange": (0, 1),
+}
+
+
+#: By operator the argument whose sizes it is told again, and where: of which axes each is the
+#: product.
+_TIED: Mapping[str, tuple[int, Mapping[tuple[int, ...], slice]]] = {
+    "native_layer_norm_backward": (1, {(2, 0): slice(-1, None)}),
+    "native_group_norm": (
+        0,
+        {(3,): slice(0, 1), (4,): slice(1, 2), (5,): slice(2, None)},
+    ),
+    "native_group_norm_backward": (
+        1,
+        {(5,): slice(0, 1), (6,): slice(1, 2), (7,): slice(2, None)},
+    ),
+    "convolution_backward": (0, {(3, 0): slice(1, 2)}),
 }
 
 
@@ -59,11 +82,24 @@ class Sizes:
     literals: Mapping[tuple[str, tuple[int, ...]], str]
 
 
-def find_sizes(graph: OpGraph) -> Sizes:
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What runs before a graph, whose sizes its own follow from.
+
+    Placeholders of the graph are alike to the values of the same name there, those in `alike` to
+    others; `made` says what is alike of the graph's outputs.
+    """
+
+    graph: OpGraph
+    alike: Mapping[str, str]
+    made: Mapping[str, str]
+
+
+def find_sizes(graph: OpGraph, before: Before | None = None) -> Sizes:
     """The free sizes of a piece; none where they cannot be told."""
     try:
         with deadline(_DEADLINE_S), quiet_fake_tensors():
-            return _Search(graph).run()
+            return _Search(graph).run(before)
     except DeadlinePassed:
         logger.info("sizes of a piece are not told apart within %g s", _DEADLINE_S)
     except Exception as ex:  # noqa: BLE001 - torch and sympy raise anything for what they lack
@@ -120,31 +156,74 @@ class _Search:
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self.hints: dict[sympy.Symbol, int] = {}
 
-    def run(self) -> Sizes:
+    def run(self, before: Before | None) -> Sizes:
         dims: dict[str, tuple[object, ...]] = {}
         literals: dict[tuple[str, tuple[int, ...]], object] = {}
-        values: dict[str, object] = {}
+        values: dict[str, Any] = {}
+        earlier: dict[str, Any] = {}
         with self.mode, torch.no_grad():
-            for each in self.graph.placeholders:
-                if each.spec is None:
-                    values[each.name] = each.value
-                    continue
-                if each.kind == "constant":
-                    values[each.name] = _constant(each)
-                    continue
-                fixed = _taps(self.graph, each.name)
-                sizes = tuple(
-                    size if axis in fixed else self._symbol(size)
-                    for axis, size in enumerate(each.spec.shape)
-                )
-                dims[each.name] = sizes
-                values[each.name] = self._tensor(each, sizes)
-            for node in self.graph.nodes:
-                for where, value in size_places(node):
-                    literals[node.name, where] = self._symbol(value)
-                values[node.name] = self._call(node, values, literals)
+            if before is not None:
+                self._go(before.graph, earlier, {}, {})
+                named = {each.name: each.name for each in self.graph.placeholders}
+                for name, source in {**named, **before.alike}.items():
+                    value = earlier.get(source)
+                    if isinstance(value, torch.Tensor):
+                        values[name] = value
+                        dims[name] = tuple(value.shape)
+            self._go(self.graph, values, dims, literals)
+            for name, source in (before.made if before is not None else {}).items():
+                for one, other in zip(values[name].shape, earlier[source].shape, strict=True):
+                    torch._check(one == other)
         solved = self._solve()
         return self._name(solved, dims, literals)
+
+    def _go(
+        self,
+        graph: OpGraph,
+        values: dict[str, object],
+        dims: dict[str, tuple[object, ...]],
+        literals: dict[tuple[str, tuple[int, ...]], object],
+    ) -> None:
+        """Run a graph, and add what it starts from and makes, and its sizes, to what is known."""
+        for each in graph.placeholders:
+            if each.name in values:
+                continue
+            if each.spec is None:
+                values[each.name] = each.value
+                continue
+            if each.kind == "constant":
+                values[each.name] = _constant(each)
+                continue
+            fixed = _taps(graph, each.name)
+            sizes = tuple(
+                size if axis in fixed else self._symbol(size)
+                for axis, size in enumerate(each.spec.shape)
+            )
+            dims[each.name] = sizes
+            values[each.name] = self._tensor(each, sizes)
+        for node in graph.nodes:
+            for where, value in size_places(node):
+                literals[node.name, where] = self._symbol(value)
+            self._tie(node, values, literals)
+            values[node.name] = self._call(node, values, literals)
+
+    def _tie(
+        self,
+        node: Node,
+        values: Mapping[str, object],
+        literals: Mapping[tuple[str, tuple[int, ...]], object],
+    ) -> None:
+        """Demand of sizes in a node what its operator demands, and does not check on fake tensors.
+
+        So it is with backwards, which are told sizes that are their inputs' own.
+        """
+        name = node.target.removeprefix("aten.").split(".")[0]
+        read, tied = _TIED.get(name, (0, {}))
+        for where, axes in tied.items():
+            symbol = literals.get((node.name, where))
+            if symbol is not None:
+                shape = values[node.args[read].name].shape
+                torch._check(symbol == math.prod(shape[axes]))
 
     def _symbol(self, hint: int) -> object:
         if hint <= _KEEP_UP_TO:
@@ -185,23 +264,30 @@ class _Search:
 
         equations = [guard.expr for guard in self.env.guards]
         equations += [sympy.Eq(old, new) for old, new in self.env.replacements.items()]
-        for equation in equations:
-            if not isinstance(equation, sympy.Eq):
-                continue
-            left, right = _without_floors(now(equation.lhs), now(equation.rhs))
-            left, right = now(left), now(right)
-            if left == right or (left - right).atoms(sympy.Function):
-                continue
-            try:
-                found = self._isolated(left, right)
-            except Exception as ex:  # noqa: BLE001 - sympy gives up in many ways
-                logger.debug("an equation of sizes is left out: %s (%s)", equation, ex)
-                continue
-            if found is None:
-                continue
-            symbol, value = found
-            solved = {old: new.xreplace({symbol: value}) for old, new in solved.items()}
-            solved[symbol] = value
+        todo = [each for each in equations if isinstance(each, sympy.Eq)]
+        while todo:  # what cannot be isolated may be once others are
+            later = []
+            for equation in todo:
+                left, right = _without_floors(now(equation.lhs), now(equation.rhs))
+                left, right = now(left), now(right)
+                if left == right:
+                    continue
+                found = None
+                if not (left - right).atoms(sympy.Function):
+                    try:
+                        found = self._isolated(left, right)
+                    except Exception as ex:  # noqa: BLE001 - sympy gives up in many ways
+                        logger.debug("an equation of sizes is left out: %s (%s)", equation, ex)
+                        continue
+                if found is None:
+                    later.append(equation)
+                    continue
+                symbol, value = found
+                solved = {old: new.xreplace({symbol: value}) for old, new in solved.items()}
+                solved[symbol] = value
+            if len(later) == len(todo):
+                break
+            todo = later
         return solved
 
     def _isolated(

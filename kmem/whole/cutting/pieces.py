@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kmem.problem.costs.bound import graph_bound, node_cost_ms, part_bound
 from kmem.problem.graph import Node, OpGraph
 from kmem.records import Contract, Device
 from kmem.whole.cutting.cut import Piece, cut, stretches
 from kmem.whole.graphs.capture import Captured
+from kmem.whole.training.joint import Joint
 
 #: What a kernel for a piece reaches of its bound before anything is known. Source: the median of 54
 #: winners of runs on KernelBench level 2, one H200, 2026-11-22.
@@ -42,10 +44,21 @@ class PieceGroup:
     eager_ms: float
     least_ms: float
     is_stretch: bool = False  # which several pieces make up
+    joint: Joint | None = None  # its forward and backward, where it is trained
 
     @property
     def graph(self) -> OpGraph:
         return self.places[0].piece.graph
+
+    @property
+    def forward(self) -> OpGraph:
+        """What a kernel of it computes: what it saves for a backward, too."""
+        return self.graph if self.joint is None else self.joint.forward
+
+    @property
+    def backward_name(self) -> str:
+        """The name of its backward, also of that's files."""
+        return f"{self.name}_backward"
 
     @property
     def total_ms(self) -> float:
@@ -94,20 +107,25 @@ def estimate_cost(captured: Captured, device: Device, contract: Contract) -> Cos
 
 
 def find_pieces(
-    captured: Captured, cost: Cost, device: Device, contract: Contract
+    captured: Captured, cost: Cost, device: Device, contract: Contract, *, backward: bool = False
 ) -> tuple[PieceGroup, ...]:
-    """The pieces, those that take most of a forward first."""
-    return _groups(cut, captured, cost, device, contract)
+    """The pieces, those that take most of a forward first.
+
+    Args:
+        backward: whether they are to have one.
+    """
+    return _groups(partial(cut, backward=backward), captured, cost, device, contract)
 
 
 def find_stretches(
-    captured: Captured, cost: Cost, device: Device, contract: Contract
+    captured: Captured, cost: Cost, device: Device, contract: Contract, *, backward: bool = False
 ) -> tuple[PieceGroup, ...]:
     """What several pieces make up that run one after another, as pieces: often the whole forward.
 
     They overlap with `find_pieces`: `holds` says with which.
     """
-    found = _groups(stretches, captured, cost, device, contract)
+    parted = partial(stretches, backward=backward)
+    found = _groups(parted, captured, cost, device, contract)
     return tuple(replace(group, is_stretch=True) for group in found)
 
 

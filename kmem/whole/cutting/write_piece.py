@@ -65,7 +65,7 @@ class Facts:
 def write_problem_file(graph: OpGraph, facts: Facts) -> str:
     """The text of the file."""
     inputs = [each for each in graph.placeholders if each.kind == "input"]
-    if not all(each.spec is None or _order(each.spec) is not None for each in inputs):
+    if not all(each.spec is None or order_in_memory(each.spec) is not None for each in inputs):
         facts = replace(facts, sizes=fixed_sizes(graph))  # strides with gaps are numbers
     sizes = facts.sizes
     names = list(sizes.free)
@@ -156,7 +156,7 @@ def _ones(shape: str) -> str:
 # --- the inputs
 
 
-def _order(spec: TensorSpec) -> list[int] | None:
+def order_in_memory(spec: TensorSpec) -> list[int] | None:
     """The dimensions from the outermost in memory to the innermost; None where there are gaps."""
     order = sorted(range(len(spec.shape)), key=lambda axis: (-spec.stride[axis], axis))
     step = 1
@@ -176,7 +176,7 @@ def _draw_input(each: Placeholder, graph: OpGraph, facts: Facts) -> str:
         return f"torch.randint(0, {rows}, {_shape(dims)}, dtype=torch.{each.spec.dtype})"
     if "int" in each.spec.dtype and (facts.spreads or {}).get(each.name) is None:
         spread = Spread(0.5, 0.5, 0, 1)
-    order = _order(each.spec)
+    order = order_in_memory(each.spec)
     if order is None:
         drawn = _draw(each.spec, _shape(dims), spread)
         made = f"torch.empty_strided({_shape(dims)}, {each.spec.stride}, dtype=torch."

@@ -22,13 +22,14 @@ from torch.utils import _pytree as pytree
 from kmem.errors import ProblemError
 from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.problem.graph import OpGraph
+from kmem.problem.tracing.calls import Untraceable
 from kmem.problem.tracing.fake import (
     cast_fake_module,
     cast_floating,
     casting_constructors,
     quiet_fake_tensors,
 )
-from kmem.problem.tracing.trace import Untraceable, export_reason, read_flat_program
+from kmem.problem.tracing.trace import export_reason, read_flat_program
 from kmem.records import Precision
 from kmem.whole.graphs.observe import Call, observe_calls
 from kmem.whole.graphs.source import Built, ModelSource
@@ -49,6 +50,7 @@ class Segment:
     graph's outputs, or the value itself in a tuple of one. `modes` are the modules inside, by
     paths of the model, that were in another mode than the submodule; `hooks` counts theirs. `ties`
     has the names of each parameter or buffer that has several: the graph knows it by one of them.
+    `recorded` are placeholders whose gradients are wanted: parameters that are trained, and inputs.
     """
 
     path: str
@@ -60,6 +62,7 @@ class Segment:
     modes: tuple[str, ...] = ()
     hooks: int = 0
     ties: tuple[tuple[str, ...], ...] = ()
+    recorded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,26 @@ def _export(module: nn.Module, path: str, call: Call) -> Segment:
         modes,
         sum(map(len, inner_hooks(module))),
         tuple(_ties(module, path)),
+        tuple(_recorded(module, graph, given, is_inside=bool(path))),
     )
+
+
+def _recorded(
+    module: nn.Module, graph: OpGraph, given: Sequence[Any], *, is_inside: bool
+) -> Iterator[str]:
+    """Placeholders whose gradients are wanted; of what is inside of a model, of every input."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    leaves = iter(given)
+    for each in graph.placeholders:
+        value = next(leaves) if each.kind == "input" else parameters.get(each.target)
+        if isinstance(value, torch.Tensor) and (
+            value.requires_grad or (is_inside and each.kind == "input" and _is_wide(value))
+        ):
+            yield each.name
+
+
+def _is_wide(value: torch.Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
 
 
 def _ties(module: nn.Module, path: str) -> Iterator[tuple[str, ...]]:

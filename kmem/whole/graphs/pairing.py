@@ -12,8 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
+from kmem.problem.tracing.calls import tensor_spec
 from kmem.problem.tracing.fake import quiet_fake_tensors
-from kmem.problem.tracing.trace import tensor_spec
 from kmem.records import TensorSpec
 
 _EINSUM = "aten.einsum.default"

@@ -5,12 +5,11 @@ that the graph made, and of which no other view is read later, is written as the
 new value.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
-from kmem.problem.graph import Arg, Node, OpGraph, Ref
+from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.table import find_operator, may_be_view
 from kmem.records import TensorSpec
 from kmem.whole.graphs.drawing import is_random
@@ -43,7 +42,7 @@ def _without_idle_dropout(graph: OpGraph) -> OpGraph:
     renamed: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:
-        node = _reading(node, renamed)
+        node = node.reading(renamed)
         if node.target in _DROPOUTS and (node.args[1] == 0 or node.args[2:] == (False,)):
             renamed[node.name] = node.refs()[0]
         else:
@@ -120,7 +119,7 @@ def _out_of_place(graph: OpGraph) -> OpGraph:
     renamed: dict[str, str] = {}
     nodes: list[Node] = []
     for place, node in enumerate(graph.nodes):
-        node = _reading(node, renamed)
+        node = node.reading(renamed)
         target = _free_form(graph, graph.nodes[place], place)
         if target is not None:
             written = node.refs()[0]
@@ -190,16 +189,3 @@ def _makes_new(node: Node) -> bool:
     """Whether an operator's schema says that its result shares no memory with what it reads."""
     found = _schema(node)
     return found is not None and all(result.alias_info is None for result in found.returns)
-
-
-def _reading(node: Node, renamed: Mapping[str, str]) -> Node:
-    def swap(arg: Arg) -> Arg:
-        if isinstance(arg, tuple):
-            return tuple(swap(item) for item in arg)
-        return Ref(renamed[arg.name]) if isinstance(arg, Ref) and arg.name in renamed else arg
-
-    return replace(
-        node,
-        args=tuple(swap(arg) for arg in node.args),
-        kwargs={key: swap(arg) for key, arg in node.kwargs.items()},
-    )

@@ -48,6 +48,8 @@ _TUNED = ("max_autotune",)
 COMPOSED = "composed"
 #: What names of ways that are launched as one CUDA graph end in.
 GRAPH = "_graph"
+#: Between names of pieces without which a model is timed at once.
+TOGETHER = "+"
 LATE = "it was not ready in time"
 #: The most seconds for all compiled ways of a model together.
 LONGEST_COMPILE_S = 200.0
@@ -295,7 +297,8 @@ class _Timing:
         What it is held to runs as fast as it can: its rest as eager operators or, where the whole's
         is, compiled, with what the kernel replaces. Without any kernel the model itself is eager.
         """
-        others = [each for each in self.composed.kernels if each != name]
+        gone = name.split(TOGETHER)
+        others = [each for each in self.composed.kernels if each not in gone]
         before = dict(self.times), dict(self.peaks)
         missing = dict(self.missing)
         ways = {EAGER_REST: self._composed(EAGER_REST, others) if others else eager}

@@ -3,7 +3,8 @@
 A model that was captured whole is computed by its graph, one that was cut by a copy in float64.
 What a forward leaves in buffers is held to the same as what it returns. Random numbers that the
 graph has drawn are those that the answer in float64 is computed with. In training the gradients of
-parameters are results too, of outputs weighed by fixed numbers that every dtype holds exactly.
+parameters are results too, and of inputs that record them, of outputs weighed by fixed numbers that
+every dtype holds exactly.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,22 +72,22 @@ def have_drawn(before: Sequence[torch.Tensor]) -> bool:
 # --- what a forward gives
 
 
-def call(built: Built) -> Any:
-    """A forward on copies of the inputs, which it may write to."""
+def call(built: Built) -> tuple[Any, list[torch.Tensor]]:
+    """A forward on copies of the inputs, which it may write to, and those that record gradients."""
     args, kwargs = pytree.tree_map(
         lambda leaf: copied(leaf) if isinstance(leaf, torch.Tensor) else leaf,
         (built.args, dict(built.kwargs)),
     )
-    return built.module(*args, **kwargs)
+    recorded = _recorded(_tensors((args, kwargs)))
+    return built.module(*args, **kwargs), recorded
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides; what is expanded stays itself, for it cannot be written."""
     if is_expanded(value):
         return value
-    return torch.empty_strided(
-        value.shape, value.stride(), dtype=value.dtype, device=value.device
-    ).copy_(value)
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value.detach()).requires_grad_(value.requires_grad)
 
 
 def is_expanded(value: torch.Tensor) -> bool:
@@ -96,8 +97,14 @@ def is_expanded(value: torch.Tensor) -> bool:
     )
 
 
-def results_of(built: Built, captured: Captured, outputs: Any) -> Results:
-    """What a forward returned, and what is in the buffers after it; gradients if it recorded."""
+def results_of(
+    built: Built, captured: Captured, outputs: Any, inputs: Sequence[torch.Tensor] = ()
+) -> Results:
+    """What a forward returned, and what is in the buffers after it; gradients if it recorded.
+
+    Args:
+        inputs: those that record gradients.
+    """
     leaves = _tensors(outputs)
     found = {f"output {number}": each.detach().clone() for number, each in enumerate(leaves)}
     found |= {
@@ -106,7 +113,9 @@ def results_of(built: Built, captured: Captured, outputs: Any) -> Results:
     }
     if not torch.is_grad_enabled():
         return found
-    return found | _gradients(leaves, dict(built.module.named_parameters()))
+    sources = dict(built.module.named_parameters())
+    sources |= {f"input {number}": each for number, each in enumerate(inputs)}
+    return found | _gradients(leaves, sources)
 
 
 def training_step(built: Built) -> Callable[[], object]:
@@ -202,8 +211,12 @@ def _evaluated(
     names = {id(each): name for name, each in built.module.named_parameters()}
     leaves: dict[str, torch.Tensor] = {}
     given: dict[str, Any] = {}
+    inputs = 0  # that record gradients
     for name, value in given_values(segment.graph, built).items():
         known = names.get(id(value))  # what is tied is one parameter
+        if known is None and isinstance(value, torch.Tensor) and value.requires_grad:
+            known = f"input {inputs}"
+            inputs += 1
         if known is None:
             given[name] = own(value)
             continue
@@ -228,9 +241,15 @@ def _wide(value: object) -> object:
     return widen(value.clone()) if isinstance(value, torch.Tensor) else value
 
 
+def _wide_leaf(value: object) -> object:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return widen(value.detach().clone()).requires_grad_(value.requires_grad)
+
+
 def _in_float64(built: Built, captured: Captured) -> Results:
     """The results of a copy of the model, whose own casts and constants are float64 too."""
-    args, kwargs = pytree.tree_map(_wide, (built.args, dict(built.kwargs)))
+    args, kwargs = pytree.tree_map(_wide_leaf, (built.args, dict(built.kwargs)))
     module = copy_module(built.module)
     module._apply(widen)
     for each in module.modules():  # tensors that no state_dict has
@@ -241,6 +260,7 @@ def _in_float64(built: Built, captured: Captured) -> Results:
     torch.set_default_dtype(torch.float64)
     try:
         with Widening():
-            return results_of(wide, captured, wide.module(*args, **kwargs))
+            recorded = _recorded(_tensors((args, kwargs)))
+            return results_of(wide, captured, wide.module(*args, **kwargs), recorded)
     finally:
         torch.set_default_dtype(default)

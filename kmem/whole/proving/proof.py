@@ -47,6 +47,7 @@ from kmem.whole.proving.clock import (
     GRAPH,
     LATE,
     LONGEST_COMPILE_S,
+    TOGETHER,
     Wanted,
     is_graph,
     time_whole,
@@ -88,7 +89,7 @@ class Question:
     time: bool  # needs a GPU
     baselines: tuple[str, ...] = ()  # compiled forms of the model that are timed, too
     against: tuple[str, ...] = ()  # ways that the composed model is timed in pairs with
-    without: tuple[str, ...] = ()  # pieces that it is timed with and without
+    without: tuple[str, ...] = ()  # pieces that it is timed with and without, see `together`
     draws: int = 3  # of inputs that the whole is compared on
     backward: bool = False  # gradients of parameters too
     compile_s: float = LONGEST_COMPILE_S  # for compiled forms, then they are left out
@@ -159,6 +160,11 @@ class Proof:
         """
         found = [self.gain(graph=graph) for graph in (False, True)]
         return not self.gains or any(each is not None and each[2] > 1 for each in found)
+
+
+def together(*names: str) -> str:
+    """What a question calls pieces that it is timed with and without all at once."""
+    return TOGETHER.join(sorted(names))
 
 
 def read_proof(text: str) -> Proof | None:
@@ -265,12 +271,13 @@ def _redrawn(built: Built) -> Built:
             return leaf
         if is_expanded(leaf):
             return leaf
-        values = leaf.float()
+        values = leaf.detach().float()
         spread = values.std(unbiased=False) if values.numel() > 1 else torch.tensor(1.0)
         new = torch.randn(leaf.shape, device=leaf.device) * spread + values.mean()
         if bool((values >= 0).all()):
             new = new.abs()
-        return copied(leaf).copy_(new)
+        with torch.no_grad():
+            return copied(leaf).copy_(new)
 
     args, kwargs = pytree.tree_map(draw, (built.args, dict(built.kwargs)))
     return Built(built.module, args, kwargs)
@@ -298,7 +305,7 @@ def _compare(
     set_generators(drawn)
     oracle = right_results(built, captured, numbers)
     set_generators(drawn)
-    eager = results_of(built, captured, call(built))
+    eager = results_of(built, captured, *call(built))
     if have_drawn(drawn) and not numbers:
         reason = "its forward draws random numbers, against which nothing can be held"
         return {EAGER_REST: (0.0, 0.0, reason)}
@@ -311,7 +318,7 @@ def _compare(
         try:
             limit = nullcontext() if rest == EAGER_REST else deadline(max(1.0, compile_s))
             with limit, installed(forwards):
-                ours = results_of(built, captured, call(built))
+                ours = results_of(built, captured, *call(built))
         except DeadlinePassed:
             found[rest] = 0.0, 0.0, LATE
             continue
