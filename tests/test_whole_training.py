@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import kmem
+from kmem.codegen.chains.epilogue import grow_epilogue
 from kmem.devices import named_target
 from kmem.errors import OutputError
 from kmem.problem.graph import OpGraph
@@ -143,11 +144,6 @@ def joint_of(net: nn.Module, *inputs: torch.Tensor) -> tuple[OpGraph, Joint | No
     return graph, find_joint(graph, leaves)
 
 
-def test_a_scaled_net_is_given_its_scale() -> None:
-    """The table above is of nets that autograd knows."""
-    assert set(NETS) == {"mlp", "group norm", "batch norm", "attention", "activations", "parts"}
-
-
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("name", NETS)
 def test_a_joint_graphs_gradients_are_eagers_in_float64(name: str, apart: bool) -> None:
@@ -195,6 +191,17 @@ def test_a_backward_taken_apart_has_operators_that_recipes_know() -> None:
             if (row := find_operator(node.target)) is None or row.lowering is None
         }
         assert unknown <= {"aten.convolution_backward.default"}, name
+
+
+def test_the_derivative_of_an_activation_is_written_with_the_product_before_it() -> None:
+    make, shape, _ = NETS["mlp"]
+    _, joint = joint_of(make(), torch.randn(shape))
+    assert joint is not None
+    graph = take_apart(joint.backward)
+    products = [node for node in graph.nodes if node.target == "aten.mm.default"]
+    runs = [[node.target for node in grow_epilogue(graph, each)] for each in products]
+    (run,) = [each for each in runs if "aten.erf.default" in each]
+    assert run[-1] == "aten.mul.Tensor" and len(products) == 4
 
 
 def test_what_has_no_gradient_costs_none() -> None:

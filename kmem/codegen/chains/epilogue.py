@@ -15,7 +15,9 @@ from kmem.codegen.regions.pointwise import write_pointwise
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.expressions import Expression, order_helpers, write_number
-from kmem.records import content_hash
+from kmem.problem.operators.row import Convolution, Product
+from kmem.problem.operators.table import lowering_of
+from kmem.records import TensorSpec, content_hash
 
 #: More operands than this would need a pointer and a tile of registers each beside the sums.
 MAX_OPERANDS = 4
@@ -130,13 +132,51 @@ def grow_from(
     members = _reachable(graph, starts, taken)
     while members:
         last = members[-1]
-        chosen = {node.name for node in (*starts, *members)}
-        outside = {name for node in members for name in node.refs()} - chosen
-        is_alike = last.spec.dtype == start.spec.dtype and len(outside) <= MAX_OPERANDS
-        if is_alike and not _leaks(graph, chosen, last.name):
-            return tuple(members)
+        if last.spec.dtype == start.spec.dtype:
+            for run in (_with_sides(graph, starts, members, taken), members):
+                chosen = {node.name for node in (*starts, *run)}
+                outside = {name for node in run for name in node.refs()} - chosen
+                if len(outside) <= MAX_OPERANDS and not _leaks(graph, chosen, last.name):
+                    return tuple(run)
         members.pop()
     return ()
+
+
+def _with_sides(
+    graph: OpGraph, starts: Sequence[Node], members: Sequence[Node], taken: Collection[str]
+) -> list[Node]:
+    """A run, with pointwise nodes that it alone reads and that depend on no product of it.
+
+    So the derivative of an activation is computed where it is multiplied with a gradient.
+    """
+    chosen = {node.name for node in (*starts, *members)}
+    sides: list[Node] = []
+    for node in reversed(graph.nodes[: graph.place(members[-1].name)]):
+        users = graph.users(node.name)
+        is_side = node.name not in chosen and node.name not in taken and users
+        is_read_here = all(user.name in chosen for user in users)
+        if (
+            is_side
+            and is_read_here
+            and node.name not in graph.outputs
+            and isinstance(node.output, TensorSpec)
+            and _may_join(graph, node, starts)
+        ):
+            chosen.add(node.name)
+            sides.append(node)
+    found = sorted((*members, *sides), key=lambda node: graph.place(node.name))
+    read = {name for node in found for name in node.refs()} - chosen
+    is_readable = all(graph.spec(name).dtype in FLOATS for name in read)
+    others = {node.name for node in starts}
+    # what follows another product is written with that
+    is_apart = not any(_is_product(graph, name) for name in read - others)
+    return found if is_readable and is_apart else list(members)
+
+
+def _is_product(graph: OpGraph, name: str) -> bool:
+    node = graph.node(name)
+    lowering = lowering_of(graph, node) if node is not None else None
+    return isinstance(lowering, Product | Convolution)
 
 
 def _reachable(graph: OpGraph, starts: Sequence[Node], taken: Collection[str]) -> list[Node]:

@@ -17,6 +17,7 @@ from kmem.problem.graph import Node, OpGraph
 from kmem.problem.tracing.calls import read_call, target_name, tensor_spec
 from kmem.problem.tracing.derivatives import APART
 from kmem.problem.tracing.evaluate import arguments_of
+from kmem.problem.tracing.flattening import VIEWS, flattened
 from kmem.records import TensorSpec
 
 #: A number as a tensor, and choices by which of the two are numbers.
@@ -28,8 +29,6 @@ _CHOICES: Mapping[tuple[bool, ...], str] = {
     (True, True): "aten.where.Scalar",
 }
 
-_VIEWS = ("aten.view.default", "aten.reshape.default")
-
 
 def take_apart(graph: OpGraph) -> OpGraph:
     """The graph with plain operators in the places of autograd's, as far as they are known.
@@ -40,15 +39,16 @@ def take_apart(graph: OpGraph) -> OpGraph:
         return graph
     parts = _Parts(graph)
     nodes = _with_numbers([made for node in graph.nodes for made in parts.of(node)])
-    nodes, renamed = _once(nodes, parts.specs)
+    nodes, renamed = _with_few_views(nodes, parts.specs)
     outputs = tuple(parts.renamed.get(name, name) for name in graph.outputs)
     outputs = tuple(renamed.get(name, name) for name in outputs)
-    live, wanted = [], set(outputs)
-    for node in reversed(nodes):
+    graph = flattened(replace(graph, nodes=tuple(nodes), outputs=outputs))
+    live, wanted = [], set(graph.outputs)
+    for node in reversed(graph.nodes):
         if node.name in wanted or node.is_in_place:
             live.append(node)
             wanted.update(node.refs())
-    return replace(graph, nodes=tuple(reversed(live)), outputs=outputs)
+    return replace(graph, nodes=tuple(reversed(live)))
 
 
 def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
@@ -64,31 +64,28 @@ def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
     return found
 
 
-def _once(
+def _with_few_views(
     nodes: Sequence[Node], specs: Mapping[str, TensorSpec]
 ) -> tuple[list[Node], dict[str, str]]:
-    """Nodes without those that make what is there already, and by whose name it is.
-
-    A norm and its derivative normalize the same values, each by itself.
-    """
+    """Nodes without views that make what is there already, and by whose name it is."""
     renamed: dict[str, str] = {}
     if any(node.is_in_place for node in nodes):
         return list(nodes), renamed
     found: list[Node] = []
-    seen: dict[object, str] = {}
+    seen: dict[tuple[str, TensorSpec], str] = {}
     viewed: dict[str, str] = {}  # by names of views, what they view
     for node in nodes:
         node = node.reading(renamed)
-        key = node.target, node.args, tuple(sorted(node.kwargs.items()))
-        same = seen.setdefault(key, node.name)
-        if node.target in _VIEWS:
-            base = viewed.setdefault(node.name, viewed.get(node.refs()[0], node.refs()[0]))
-            if specs[base] == node.output:
+        if node.target in VIEWS:
+            source = node.refs()[0]
+            base = viewed.setdefault(node.name, viewed.get(source, source))
+            same = seen.setdefault((base, node.spec), node.name)
+            if specs[base] == node.spec:
                 same = base
-        if same == node.name:
-            found.append(node)
-        else:
-            renamed[node.name] = same
+            if same != node.name:
+                renamed[node.name] = same
+                continue
+        found.append(node)
     return found, renamed
 
 

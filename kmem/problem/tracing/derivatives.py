@@ -101,13 +101,14 @@ def _layer_norm_backward(
 ) -> _Made:
     dims = list(range(value.dim() - len(shape), value.dim()))
     outer = list(range(value.dim() - len(shape)))
-    wide = _wide(gradient)
-    normal = (_wide(value) - _wide(mean)) * _wide(scale)
-    inner = wide if weight is None else wide * _wide(weight)
-    made = _norm_gradient(inner, normal, _wide(scale), dims) if mask[0] else None
-    return _gradients(
-        value, weight, bias, mask, (made, _sum(wide * normal, outer), _sum(wide, outer))
-    )
+
+    def normal() -> Tensor:  # each reader computes it, so that it lies in no memory
+        return (_wide(value) - _wide(mean)) * _wide(scale)
+
+    inner = _wide(gradient) if weight is None else _wide(gradient) * _wide(weight)
+    made = _norm_gradient(inner, normal(), _wide(scale), dims)
+    sums = _sum(_wide(gradient) * normal(), outer), _sum(gradient, outer)
+    return _gradients(value, weight, bias, mask, (made, *sums))
 
 
 def _gradients(
@@ -159,20 +160,26 @@ def _batch_norm_backward(
     takes_inputs_own, eps = others[4:6]
     mask = others[6]
     rank = value.dim()
-    dims = [0, *range(2, rank)]
-    wide = _wide(gradient)
     if takes_inputs_own:
         middle, scale = (_of_channels(_wide(each), rank) for each in own)
     else:
         middle, variance = (_of_channels(_wide(each), rank) for each in running)
         scale = (variance + eps).rsqrt()
-    normal = (_wide(value) - middle) * scale
-    inner = wide if weight is None else wide * _of_channels(_wide(weight), rank)
-    made = None
-    if mask[0]:
-        made = _norm_gradient(inner, normal, scale, dims) if takes_inputs_own else inner * scale
-    found = made, _sum(wide * normal, dims), _sum(wide, dims)
-    return _gradients(value, weight, weight, mask, found)
+    dims = [0, *range(2, rank)]
+
+    def normal() -> Tensor:
+        return (_wide(value) - middle) * scale
+
+    along = (_wide(gradient) * normal()).sum(dims)
+    total = _wide(gradient).sum(dims)
+    made, factor = _wide(gradient), scale
+    if takes_inputs_own:
+        count = value.numel() // value.shape[1]
+        made = made - _of_channels(total / count, rank)
+        made = made - normal() * _of_channels(along / count, rank)
+    if weight is not None:
+        factor = factor * _of_channels(_wide(weight), rank)
+    return _gradients(value, weight, weight, mask, (made * factor, along, total))
 
 
 def _group_norm(
@@ -201,17 +208,19 @@ def _group_norm_backward(
     groups = others[4]
     samples, rank = value.shape[0], value.dim()
     shape = [samples, groups, value.numel() // (samples * groups)]
-    wide = _wide(gradient)
     each = [samples, groups, 1]
     root = _wide(scale).reshape(each)
-    normal = (_wide(value).reshape(shape) - _wide(mean).reshape(each)) * root
-    inner = wide if weight is None else wide * _of_channels(_wide(weight), rank)
-    made = None
-    if mask[0]:
-        made = _norm_gradient(inner.reshape(shape), normal, root, [2]).reshape(value.shape)
+
+    def normal() -> Tensor:
+        return (_wide(value).reshape(shape) - _wide(mean).reshape(each)) * root
+
+    inner = _wide(gradient)
+    if weight is not None:
+        inner = inner * _of_channels(_wide(weight), rank)
+    made = _norm_gradient(inner.reshape(shape), normal(), root, [2]).reshape(value.shape)
     dims = [0, *range(2, rank)]
-    found = made, _sum(wide * normal.reshape(value.shape), dims), _sum(wide, dims)
-    return _gradients(value, weight, weight, mask, found)
+    along = _wide(gradient) * normal().reshape(value.shape)
+    return _gradients(value, weight, weight, mask, (made, along.sum(dims), gradient.sum(dims)))
 
 
 def _select_backward(gradient: Tensor, shape: Sequence[int], axis: int, place: int) -> Tensor:
