@@ -350,6 +350,29 @@ def test_an_input_that_records_gradients_is_proved_to_have_its_own(
     assert proof.passed is not bool(reason) and reason in proof.reason
 
 
+def test_an_output_without_a_gradient_counts_as_zeros(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "net.py"
+    text = RECORDS.replace("return self.out(torch.tanh(self.into(x)))", "return self.into(x), y")
+    text = text.replace(
+        "def forward(self, x):", "def forward(self, x):\n        y = x * self.out.bias[:1]"
+    )
+    place.write_text(text, encoding="utf-8")
+    built = build_real(read_source(str(place)))
+    x = built.args[0]
+    with bind(built.module, composed_of(str(place), tmp_path, backward=RIGHT)) as handle:
+        first, second = built.module(x)
+        second.sum().backward(retain_graph=True)
+        assert handle.forwards[0].served == 1
+        torch.testing.assert_close(x.grad, built.module.out.bias[:1].detach().expand(6, 16))
+        assert not built.module.into.weight.grad.any()
+        x.grad = None
+        (first.sum() + second.sum()).backward()
+    expected = built.module.into.weight.sum(0) + built.module.out.bias[0]
+    torch.testing.assert_close(x.grad, expected.detach().expand(6, 16))
+
+
 def test_the_whole_between_what_stays_the_librarys_is_a_piece_in_training(tmp_path: Path) -> None:
     text = model_named("blocks", tmp_path)
     _, groups, _ = groups_of(text, whole=True)
