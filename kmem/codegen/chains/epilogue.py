@@ -151,19 +151,22 @@ def _with_sides(
     """
     chosen = {node.name for node in (*starts, *members)}
     sides: list[Node] = []
-    for node in reversed(graph.nodes[: graph.place(members[-1].name)]):
-        users = graph.users(node.name)
-        is_side = node.name not in chosen and node.name not in taken and users
-        is_read_here = all(user.name in chosen for user in users)
+    waiting = _made(graph, members) - chosen
+    while waiting:  # the last first, so that all that read a node are known
+        name = max(waiting, key=graph.place)
+        waiting.remove(name)
+        node = graph.node(name)
+        assert node is not None
         if (
-            is_side
-            and is_read_here
-            and node.name not in graph.outputs
+            name not in taken
+            and name not in graph.outputs
+            and all(user.name in chosen for user in graph.users(name))
             and isinstance(node.output, TensorSpec)
             and _may_join(graph, node, starts)
         ):
-            chosen.add(node.name)
+            chosen.add(name)
             sides.append(node)
+            waiting |= _made(graph, [node]) - chosen
     found = sorted((*members, *sides), key=lambda node: graph.place(node.name))
     read = {name for node in found for name in node.refs()} - chosen
     is_readable = all(graph.spec(name).dtype in FLOATS for name in read)
@@ -171,6 +174,11 @@ def _with_sides(
     # what follows another product is written with that
     is_apart = not any(_is_product(graph, name) for name in read - others)
     return found if is_readable and is_apart else list(members)
+
+
+def _made(graph: OpGraph, nodes: Sequence[Node]) -> set[str]:
+    """What nodes read that other nodes make."""
+    return {name for node in nodes for name in node.refs() if graph.node(name) is not None}
 
 
 def _is_product(graph: OpGraph, name: str) -> bool:
