@@ -380,11 +380,10 @@ def test_a_small_result_of_an_earlier_call_is_not_there_for_the_next(scratch: in
         del work
         return result
 
-    place = call().fill_(10.5).data_ptr()
+    torch.cuda.empty_cache()  # a result lies behind its scratch memory, not in an older gap
+    call().fill_(10.5)
     poison_free_memory([((), torch.float16)], torch.device("cuda"), torch.cuda.memory_reserved())
-    found = call()
-    assert found.data_ptr() == place  # else it shows nothing
-    assert found.isnan()
+    assert call().isnan()
 
 
 def test_a_worker_sees_no_secrets_and_no_home(worker: WorkerProcess) -> None:
