@@ -38,6 +38,7 @@ from kmem.whole import holding
 from kmem.whole.composing.binding import Composed, bind
 from kmem.whole.cutting.pieces import estimate_cost, find_pieces, find_stretches
 from kmem.whole.graphs.capture import build_real, capture
+from kmem.whole.graphs.joint import Joint
 from kmem.whole.graphs.source import read_source
 from kmem.whole.holding import hold_to_the_whole
 from kmem.whole.optimizing import next_piece
@@ -52,7 +53,7 @@ from kmem.whole.state import (
     write_state,
 )
 from kmem.whole.training.groups import with_backwards
-from kmem.whole.training.joint import Joint, find_joint
+from kmem.whole.training.joint_tracing import find_joint
 
 H200 = named_target("h200")
 

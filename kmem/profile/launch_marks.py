@@ -119,7 +119,8 @@ class _Switch:
     """Turns counting on and off from span to span; beyond the last one known it is off."""
 
     def __init__(self, counted: Sequence[bool]) -> None:
-        self._counted, self._place, self._is_on = list(counted), 0, False
+        self._counted, self._is_on = list(counted), False
+        self._place = 0
         self._go_on()
 
     def before(self, name: str, grid: Grid) -> None:

@@ -37,11 +37,11 @@ class Mask:
     def text(self) -> str:
         """The constants of a kernel that say what it does, and where it lies."""
         fill = f"{self.fill * log2(euler)!r}" if isfinite(self.fill) else "float('-inf')"
-        outer, inner, row = self.steps
-        return (
-            f"MASK={self.kind!r}, FILL={fill}, "
-            f"MASK_OUTER={outer}, MASK_INNER={inner}, MASK_ROW={row}"
+        names = ("OUTER", "INNER", "ROW")
+        steps = ", ".join(
+            f"MASK_{name}={each}" for name, each in zip(names, self.steps, strict=True)
         )
+        return f"MASK={self.kind!r}, FILL={fill}, {steps}"
 
 
 @dataclass(frozen=True, slots=True)

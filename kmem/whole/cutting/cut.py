@@ -21,8 +21,8 @@ from kmem.records import TensorSpec
 from kmem.whole.cutting.loops import Loop, find_loops
 from kmem.whole.cutting.scans import find_scans
 from kmem.whole.graphs.drawing import is_random
+from kmem.whole.graphs.needs import stays_the_librarys
 from kmem.whole.graphs.tidying import changes_what_it_reads
-from kmem.whole.training.needs import stays_the_librarys
 
 #: Heavy operators of a piece: an attention has its four projections and the attention itself.
 MOST_HEAVY = 6

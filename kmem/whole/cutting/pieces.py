@@ -10,7 +10,7 @@ from kmem.problem.graph import Node, OpGraph
 from kmem.records import Contract, Device
 from kmem.whole.cutting.cut import Piece, cut, stretches
 from kmem.whole.graphs.capture import Captured
-from kmem.whole.training.joint import Joint
+from kmem.whole.graphs.joint import Joint
 
 #: What a kernel for a piece reaches of its bound before anything is known. Source: the median of 54
 #: winners of runs on KernelBench level 2, one H200, 2026-11-22.

@@ -15,8 +15,9 @@ from kmem.records import Contract, Device
 from kmem.whole.cutting.cut import MOST_IN_STRETCH
 from kmem.whole.cutting.pieces import PieceGroup, operator_name
 from kmem.whole.graphs.capture import Captured
-from kmem.whole.training.joint import Joint, find_joint
-from kmem.whole.training.needs import recorded
+from kmem.whole.graphs.joint import Joint
+from kmem.whole.graphs.needs import recorded
+from kmem.whole.training.joint_tracing import find_joint
 
 #: What the backward of a piece takes beside its forward. A product has two gradients, each a
 #: product of its size.

@@ -26,6 +26,7 @@ from kmem.problem.tracing.evaluate import evaluate_graph
 from kmem.problem.tracing.fake import quiet_fake_tensors
 from kmem.records import TensorSpec
 from kmem.whole.cutting.write_piece import order_in_memory
+from kmem.whole.graphs.joint import Joint
 from kmem.whole.training.saving import WRITTEN_AND_READ, behind, choose_saved, is_view, operands
 
 #: For one piece; the eight hundred operators of a stretch take a minute.
@@ -44,37 +45,6 @@ _SPELT: Mapping[str, tuple[str, int]] = {
     "aten._unsafe_view.default": ("aten.view.default", 2),
     "aten.sgn.default": ("aten.sign.default", 1),  # of real numbers
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Joint:
-    """A piece in training.
-
-    `given` names what the backward takes, in order: values of the forward (its inputs, its state by
-    its placeholders, its outputs), then gradients of those outputs whose places are in `recorded`.
-    `gradients` has for placeholders of the forward where their gradient is found: the place among
-    the backward's outputs or, counted from -1 downward, among what it is given from the end.
-    """
-
-    forward: OpGraph
-    backward: OpGraph
-    given: tuple[str, ...]
-    recorded: tuple[int, ...]
-    gradients: Mapping[str, int]
-    saved: tuple[str, ...]  # values from inside, which are outputs of the forward for it alone
-
-    @property
-    def gradients_given(self) -> dict[str, str]:
-        """Names of the gradients that the backward is given, and the outputs that each is of."""
-        inputs = [each.name for each in self.backward.placeholders if each.kind == "input"]
-        outputs = [self.forward.outputs[place] for place in self.recorded]
-        return dict(zip(inputs[len(self.given) :], outputs, strict=True))
-
-    @property
-    def gradients_made(self) -> dict[str, str]:
-        """Outputs of the backward, and what each is the gradient of."""
-        outputs = self.backward.outputs
-        return {outputs[place]: name for name, place in self.gradients.items() if place >= 0}
 
 
 def find_joint(graph: OpGraph, leaves: Collection[str]) -> Joint | None:
