@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kmem.problem.graph import Arg, Literal, Node, OpGraph, Ref
+from kmem.problem.graph import Arg, Literal, Node, OpGraph, Ref, live_nodes
 from kmem.records import TensorSpec
 
 CONTIGUOUS = Literal("torch.contiguous_format")
@@ -136,15 +136,14 @@ class GraphEditor:
 
         Raises CannotRewrite: if a value differs in shape or dtype from what stands for it.
         """
-        older: dict[str, Ref] = {}
+        older: dict[str, str] = {}
         nodes = []
         for node in self.graph.nodes:
-            for name in [name for name in node.refs() if name in older]:
-                node = _reading(node, name, older[name])
+            node = node.reading(older)
             if node.name in values:
                 value = values[node.name]
                 self._check_stands_for(node.name, value)
-                older[node.name] = older.get(value.name, value)
+                older[node.name] = older.get(value.name, value.name)
             nodes.append(node)
         return self._inferred_anew(_without_dead(nodes, self.graph.outputs))
 
@@ -250,37 +249,14 @@ def _same_layout(one: TensorSpec, other: TensorSpec) -> bool:
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    for old, new in names.items():
-        node = _reading(node, old, Ref(new))
+    node = node.reading(names)
     name = names.get(node.name, node.name)
     return node if name == node.name else replace(node, name=name)
 
 
-def _reading(node: Node, old: str, new: Ref) -> Node:
-    if old not in node.refs():
-        return node
-
-    def swap(arg: Arg) -> Arg:
-        if isinstance(arg, tuple):
-            return tuple(swap(item) for item in arg)
-        return new if arg == Ref(old) else arg
-
-    return replace(
-        node,
-        args=tuple(swap(arg) for arg in node.args),
-        kwargs={key: swap(arg) for key, arg in node.kwargs.items()},
-    )
-
-
 def _without_dead(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
     """Nodes that an output or an in-place change depends on, in their order."""
-    wanted = set(outputs)
-    live = []
-    for node in reversed(nodes):
-        if node.name in wanted or changes_state(node):
-            live.append(node)
-            wanted.update(node.refs())
-    return live[::-1]
+    return live_nodes(nodes, outputs, changes_state)
 
 
 #: Arguments of a norm that say that it updates running statistics: its place of `training`.

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kmem.problem.graph import Arg, Node
-from kmem.problem.tracing.calls import tensor_spec
+from kmem.problem.tracing.calls import stand_in, tensor_spec
 from kmem.problem.tracing.evaluate import evaluate_node
 from kmem.problem.tracing.fake import quiet_fake_tensors
 from kmem.records import TensorSpec
@@ -47,12 +47,7 @@ def _infer(
     """
     node = Node("", target, args, dict(kwargs), None)
     with quiet_fake_tensors(), FakeTensorMode(), torch.no_grad():
-        values = {
-            name: torch.empty_strided(
-                spec.shape, spec.stride, dtype=getattr(torch, spec.dtype), device="cpu"
-            )
-            for name, spec in read
-        }
+        values = {name: stand_in(spec) for name, spec in read}
         result = evaluate_node(node, values, device=torch.device("cpu"))
     several = result if isinstance(result, tuple | list) else (result,)
     if not all(isinstance(each, torch.Tensor) for each in several):

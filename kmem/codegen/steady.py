@@ -16,9 +16,7 @@ from kmem.problem.operators.row import Layout, Pointwise, Reduction
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Operand, Site
 
-#: To types that no kernel writes, too. What is of the type already stays itself.
-_CASTS = ("aten._to_copy.default", "aten.to.dtype")
-_CHECK = "aten._assert_tensor_metadata.default"
+#: What names of operators have in them that write the statistics that they are given.
 _WRITING_NORMS = ("batch_norm", "instance_norm")
 
 
@@ -79,7 +77,7 @@ def _is_only_read(graph: OpGraph, name: str) -> bool:
 
 
 def _only_reads(node: Node) -> bool:
-    is_known = find_operator(node.target) is not None or node.target in (*_CASTS, _CHECK)
+    is_known = find_operator(node.target) is not None
     return is_known and not any(norm in node.target for norm in _WRITING_NORMS)
 
 
@@ -145,5 +143,6 @@ def _is_computed(graph: OpGraph, node: Node) -> bool:
         return False
     lowering = lowering_of(graph, node)
     is_known = isinstance(lowering, Pointwise | Reduction) or lowering is Layout.CONCATENATE
-    is_known |= node.target in _CASTS
+    # to types that no kernel writes, too; what is of the type already stays itself
+    is_known |= operator.lowering is Layout.CAST
     return node.output is not None and is_known

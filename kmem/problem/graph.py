@@ -5,7 +5,7 @@ makes a graph, bound.py costs it, recipes match it, and codegen/module/ writes i
 operator means stands in operators/.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -328,6 +328,24 @@ def _render(arg: Arg, order: Mapping[str, str], sizes: bool) -> str:
     if isinstance(arg, int) and not isinstance(arg, bool) and not sizes:
         return "*"
     return repr(arg)
+
+
+def live_nodes(
+    nodes: Sequence[Node],
+    outputs: Iterable[str],
+    keeps: Callable[[Node], bool] = lambda node: False,
+) -> list[Node]:
+    """Nodes that outputs depend on, in their order.
+
+    Args:
+        keeps: whether a node stays that nobody reads.
+    """
+    wanted, live = set(outputs), []
+    for node in reversed(nodes):
+        if node.name in wanted or keeps(node):
+            live.append(node)
+            wanted.update(node.refs())
+    return live[::-1]
 
 
 def graph_sizes(graph: OpGraph) -> tuple[int, ...]:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
+from kmem.problem.operators.row import Layout
+from kmem.problem.operators.table import lowering_of
 from kmem.records import TensorSpec
 
 from .bands import Band, join_intervals
@@ -36,7 +38,6 @@ from .pieces import (
     triangle,
 )
 
-_CHECK = "aten._assert_tensor_metadata.default"
 #: Of whole numbers that bfloat16 holds; of sums of places that float32 and int32 hold.
 _LARGEST, _FURTHEST = 256, 2**24
 _WIDE = ("int64", "int32", "float32", "float64")
@@ -77,7 +78,8 @@ def made_for(graph: OpGraph, mask: str, readers: Iterable[str]) -> set[str]:
 
 def checks_of(graph: OpGraph, name: str) -> set[str]:
     """The nodes that check what is known of a value of the graph, as a cast leaves them."""
-    return {user.name for user in graph.users(name) if user.target == _CHECK}
+    users = graph.users(name)
+    return {user.name for user in users if lowering_of(graph, user) is Layout.MARKER}
 
 
 def _is_known(node: Node) -> bool:

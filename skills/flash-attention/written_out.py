@@ -8,8 +8,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from kmem.codegen.regions.boxes import is_idle
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Arg, Literal, Node, OpGraph, Ref
+from kmem.problem.operators.table import lowering_of
 
 from .bands import Band
 from .constants import checks_of, made_for, read_band
@@ -21,7 +23,6 @@ _ADDS = "aten.add.Tensor"
 _CHOOSES = ("aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.self")
 _SCALES = ("aten.mul.Tensor", "aten.div.Tensor")
 _CAST, _CAST_AS = "aten.to.dtype", "aten.type_as.default"
-_DROPOUT = "aten.dropout.default"
 _FLOAT32 = Literal("torch.float32")
 _TURNS = ("aten.transpose.int", "aten.permute.default", "aten.swapaxes.default")
 
@@ -123,8 +124,8 @@ def _before(
 
 def _is_idle(graph: OpGraph, node: Node) -> bool:
     """Whether a node hands probabilities on: a cast, or a dropout that drops nothing."""
-    if node.target == _DROPOUT:
-        return node.args[1] == 0 or node.args[2:] == (False,)
+    if is_idle(node):
+        return lowering_of(graph, node) is not None
     is_cast = node.target in (_CAST, _CAST_AS) and not node.kwargs and len(node.args) == 2
     return is_cast and graph.spec(node.args[0].name).dtype in (node.spec.dtype, "float32")
 

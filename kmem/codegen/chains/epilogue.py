@@ -170,9 +170,8 @@ def _with_sides(
     found = sorted((*members, *sides), key=lambda node: graph.place(node.name))
     read = {name for node in found for name in node.refs()} - chosen
     is_readable = all(graph.spec(name).dtype in FLOATS for name in read)
-    others = {node.name for node in starts}
     # what follows another product is written with that
-    is_apart = not any(_is_product(graph, name) for name in read - others)
+    is_apart = not any(_is_product(graph, name) for name in read)
     return found if is_readable and is_apart else list(members)
 
 

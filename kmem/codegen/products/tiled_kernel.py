@@ -67,7 +67,6 @@ def kmem_tile_matmul(
             + first_k.to(tl.int64) * B_K
         )
         at_b = steps[:, None] * B_K + tl.arange(0, BLOCK_N)[None, :] * B_N
-        places_b = b + at_b
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     lost = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)

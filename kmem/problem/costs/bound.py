@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from kmem.problem.costs.vendor import copied_bytes, vendor_convolution, waiting_ms
 from kmem.problem.costs.work import node_work
-from kmem.problem.graph import Node, OpGraph, Placeholder
+from kmem.problem.graph import Node, OpGraph, Placeholder, live_nodes
 from kmem.problem.homes import Home, copied_parts, find_homes
 from kmem.problem.operators.arithmetic import Work, input_specs
 from kmem.problem.operators.row import Layout, Operator, Traffic
@@ -219,13 +219,7 @@ def _is_free(operator: Operator, graph: OpGraph, node: Node) -> bool:
 
 def _live_nodes(graph: OpGraph) -> list[Node]:
     """Nodes that an output, or an in-place change of a placeholder, depends on; in their order."""
-    wanted = set(graph.outputs)
-    live = []
-    for node in reversed(graph.nodes):
-        if node.name in wanted or node.is_in_place:
-            live.append(node)
-            wanted.update(node.refs())
-    return live[::-1]
+    return live_nodes(graph.nodes, graph.outputs, lambda node: node.is_in_place)
 
 
 def _bytes_read(

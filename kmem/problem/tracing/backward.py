@@ -13,8 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from kmem.problem.graph import Node, OpGraph
-from kmem.problem.tracing.calls import read_call, target_name, tensor_spec
+from kmem.problem.graph import Node, OpGraph, live_nodes
+from kmem.problem.tracing.calls import read_call, stand_in, target_name, tensor_spec
 from kmem.problem.tracing.derivatives import APART
 from kmem.problem.tracing.evaluate import arguments_of
 from kmem.problem.tracing.flattening import VIEWS, flattened
@@ -43,12 +43,8 @@ def take_apart(graph: OpGraph) -> OpGraph:
     outputs = tuple(parts.renamed.get(name, name) for name in graph.outputs)
     outputs = tuple(renamed.get(name, name) for name in outputs)
     graph = flattened(replace(graph, nodes=tuple(nodes), outputs=outputs))
-    live, wanted = [], set(graph.outputs)
-    for node in reversed(graph.nodes):
-        if node.name in wanted or node.is_in_place:
-            live.append(node)
-            wanted.update(node.refs())
-    return replace(graph, nodes=tuple(reversed(live)))
+    live = live_nodes(graph.nodes, graph.outputs, lambda node: node.is_in_place)
+    return replace(graph, nodes=tuple(live))
 
 
 def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
@@ -129,7 +125,7 @@ class _Parts:
             return APART[node.target](*args, **named)
 
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            given = [_empty(self.specs[name]) for name in names]
+            given = [stand_in(self.specs[name]) for name in names]
             traced = make_fx(compute, tracing_mode="real")(*given).graph
         traced.eliminate_dead_code()
         known: dict[str, str] = {}
@@ -156,11 +152,6 @@ class _Parts:
         else:
             self.several[node.name] = tuple(results)
         return nodes
-
-
-def _empty(spec: TensorSpec) -> torch.Tensor:
-    dtype = getattr(torch, spec.dtype)
-    return torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device="cpu")
 
 
 def _lies_alike(one: TensorSpec, other: TensorSpec | None) -> bool:

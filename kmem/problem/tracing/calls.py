@@ -32,6 +32,12 @@ def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
     )
 
 
+def stand_in(spec: TensorSpec) -> torch.Tensor:
+    """A tensor on the CPU of which this is known; its values are not."""
+    dtype = getattr(torch, spec.dtype)
+    return torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device="cpu")
+
+
 def read_call(node: torch.fx.Node, target: str, constants: Mapping[str, str]) -> Node:
     """A call of a traced graph as a node.
 

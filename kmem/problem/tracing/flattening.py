@@ -13,14 +13,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kmem.problem.graph import Node, OpGraph, Ref
-from kmem.problem.operators.row import Pointwise
-from kmem.problem.operators.table import lowering_of
+from kmem.problem.operators.row import Layout, Pointwise
+from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.records import TensorSpec
 
 VIEWS = ("aten.view.default", "aten.reshape.default")
 _PRODUCTS = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default")
-
-_CASTS = ("aten._to_copy.default", "aten.to.dtype")
 
 _Shape = tuple[int, ...]
 
@@ -76,7 +74,9 @@ def _may_lie(graph: OpGraph, node: Node, shape: _Shape) -> bool:
     """Whether an operator computes element by element, and as well in another shape."""
     if not isinstance(node.output, TensorSpec) or not node.spec.is_contiguous:
         return False
-    if node.target not in _CASTS and not isinstance(lowering_of(graph, node), Pointwise):
+    operator = find_operator(node.target)
+    is_cast = operator is not None and operator.lowering is Layout.CAST
+    if not is_cast and not isinstance(lowering_of(graph, node), Pointwise):
         return False
     return all(_fits(graph.spec(name), node.spec.shape, shape) for name in node.refs())
 

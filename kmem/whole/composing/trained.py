@@ -50,8 +50,9 @@ class Trained:
         self, inputs: Sequence[Any], state: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
     ) -> Iterator[torch.Tensor]:
         """What the backward takes of a forward, in its order."""
+        kinds = {"input": inputs, "state": state, "output": made}
         for kind, place in self.given:
-            yield {"input": inputs, "state": state, "output": made}[kind][place]
+            yield kinds[kind][place]
 
 
 class _Step(torch.autograd.Function):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from kmem.problem.graph import Node, OpGraph, Placeholder
+from kmem.problem.graph import Node, OpGraph, Placeholder, live_nodes
 from kmem.problem.operators.row import Convolution, Product, Reduction, Scan
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.records import TensorSpec
@@ -264,7 +264,7 @@ def _piece(
     outputs = _read_elsewhere(graph, nodes, inside, outputs)
     if not outputs or not all(isinstance(graph.node(n).output, TensorSpec) for n in outputs):
         return None
-    kept = _needed(kept, outputs)
+    kept = live_nodes(kept, outputs)
     given = list(dict.fromkeys(name for node in kept for name in node.refs() if name not in made))
     placeholders = [_placeholder(graph, name) for name in given]
     inputs = [each for each in placeholders if each.kind == "input"]
@@ -328,15 +328,6 @@ def _read_elsewhere(
             found[name] = None
     order = {node.name: place for place, node in enumerate(nodes)}
     return sorted(found, key=order.__getitem__)
-
-
-def _needed(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
-    wanted, live = set(outputs), []
-    for node in reversed(nodes):
-        if node.name in wanted:
-            live.append(node)
-            wanted.update(node.refs())
-    return live[::-1]
 
 
 def _placeholder(graph: OpGraph, name: str) -> Placeholder:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kmem.codegen.module.library_calls import write_arg, write_call, write_constant
-from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
+from kmem.problem.graph import DEVICE, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.records import TensorSpec
 from kmem.whole.cutting.free_sizes import Sizes, fixed_sizes, with_sizes
 from kmem.whole.cutting.values import Spread, usual_spread
@@ -259,14 +259,4 @@ def _write_node(graph: OpGraph, node: Node) -> str:
 
 def renamed(node: Node) -> Node:
     """A node that reads values by names that Python allows."""
-
-    def swap(arg: Arg) -> Arg:
-        if isinstance(arg, tuple):
-            return tuple(swap(item) for item in arg)
-        return Ref(python_name(arg.name)) if isinstance(arg, Ref) else arg
-
-    return replace(
-        node,
-        args=tuple(swap(arg) for arg in node.args),
-        kwargs={key: swap(arg) for key, arg in node.kwargs.items()},
-    )
+    return node.reading({name: python_name(name) for name in node.refs()})

@@ -12,9 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
-from kmem.problem.tracing.calls import tensor_spec
+from kmem.problem.tracing.calls import stand_in, tensor_spec
 from kmem.problem.tracing.fake import quiet_fake_tensors
-from kmem.records import TensorSpec
 
 _EINSUM = "aten.einsum.default"
 
@@ -65,7 +64,7 @@ class _Steps:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode, quiet_fake_tensors(), torch.no_grad():
             values = [
-                _Value(each.name, word, _stand_in(self.graph.spec(each.name)))
+                _Value(each.name, word, stand_in(self.graph.spec(each.name)))
                 for each, word in zip(operands, words, strict=True)
             ]
             path = [place for place in self.node.kwargs.get("path", ()) if isinstance(place, int)]
@@ -136,8 +135,3 @@ class _Steps:
         made = Node(f"{name}{number}", target, tuple(args), {}, tensor_spec(fake), self.node.module)
         self.nodes.append(made)
         return _Value(made.name, labels, fake)
-
-
-def _stand_in(spec: TensorSpec) -> torch.Tensor:
-    dtype = getattr(torch, spec.dtype)
-    return torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device="cpu")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.graph import Node, OpGraph, Ref, live_nodes
 from kmem.problem.operators.table import find_operator, may_be_view
 from kmem.records import TensorSpec
 from kmem.whole.graphs.drawing import is_random
@@ -93,14 +93,11 @@ def _counts_last(graph: OpGraph) -> OpGraph:
 
 
 def _without_dead(graph: OpGraph) -> OpGraph:
-    wanted = set(graph.outputs)
-    live = []
-    for node in reversed(graph.nodes):
-        # a draw that nobody reads moves the generator for those that come after
-        if node.name in wanted or changes_what_it_reads(node) or is_random(node):
-            live.append(node)
-            wanted.update(node.refs())
-    return replace(graph, nodes=tuple(reversed(live)))
+    # a draw that nobody reads moves the generator for those that come after
+    live = live_nodes(
+        graph.nodes, graph.outputs, lambda node: changes_what_it_reads(node) or is_random(node)
+    )
+    return replace(graph, nodes=tuple(live))
 
 
 def changes_what_it_reads(node: Node) -> bool:

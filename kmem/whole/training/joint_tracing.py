@@ -21,7 +21,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.operators.table import may_be_view
-from kmem.problem.tracing.calls import Untraceable, read_call, target_name, tensor_spec
+from kmem.problem.tracing.calls import (
+    Untraceable,
+    read_call,
+    stand_in,
+    target_name,
+    tensor_spec,
+)
 from kmem.problem.tracing.evaluate import evaluate_graph
 from kmem.problem.tracing.fake import quiet_fake_tensors
 from kmem.records import TensorSpec
@@ -131,10 +137,9 @@ def _trace(graph: OpGraph, leaves: Collection[str]) -> _Trace | None:
 
 def _empty(spec: TensorSpec) -> torch.Tensor:
     """A tensor without values; what has gaps in memory, or is expanded, is dense."""
-    dtype = getattr(torch, spec.dtype)
     if order_in_memory(spec) is None:
-        return torch.empty(spec.shape, dtype=dtype, device="cpu")
-    return torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device="cpu")
+        return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="cpu")
+    return stand_in(spec)
 
 
 def _without_running(node: Node) -> Node:
