@@ -29,7 +29,9 @@ def profile(registry: Registry, model: str, kernel: Path | None, options: Profil
     """Profile every launch of one forward and print a Profile as one JSON line.
 
     The line carries the problem's bound. MODEL is a problem file; KERNEL a file with ModelNew, by
-    default the problem's own Model. Pipe the line into `kmem diagnose`.
+    default the problem's own Model. Pipe the line into `kmem diagnose`. With ncu the counters are
+    those of the launches that hold 95% of the time, 16 at most, of equal ones the first's; others
+    have their times alone.
 
     With --tables, and for any other model (problem.py:factory, package:Class(arguments), or a
     config.json of Hugging Face transformers), it prints where the time goes instead: by operator,
