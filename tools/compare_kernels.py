@@ -1,7 +1,7 @@
 """Rivals' released kernels under kmem's contract, beside ours on the same card.
 
     python tools/compare_kernels.py --theirs DIR --problems KernelBench/level2 --runs RUNS --out OUT
-        [--jobs N] [--seconds S] [--baselines NAMES] [--only PATTERN ...] [--list]
+        [--jobs N] [--seconds S] [--baselines NAMES] [--only PATTERN ...] [--clock-only] [--list]
 
 DIR holds a file with `ModelNew` for each problem, called by its number or its name, as AdaExplore
 releases them; nothing of it is kept in this repository. RUNS is a directory of kmem's runs or a
@@ -12,8 +12,9 @@ compile and max-autotune; and by tools/rival_clock.py, which imports nothing of 
 own tolerance, errors against float64, what is kept between calls, and times.
 
 OUT/rows.jsonl has a row for each problem, as they come: a call goes on where an earlier one was cut
-off, and --again tries anew what did not end in time. A page beside it is written anew at the end,
-also after Ctrl-C.
+off, and --again tries anew what did not end in time; of a row that has its times, only the verdicts
+are missing then. With --clock-only no verdict is asked for: times come within seconds, verdicts
+take a minute. A page beside it is written anew at the end, also after Ctrl-C.
 With --list nothing runs: what texts say, and for what they are refused as released and as mended.
 """
 
@@ -63,23 +64,37 @@ def released_file(directory: Path, problem: BenchProblem) -> Path | None:
 
 
 def compare(
-    problem: BenchProblem, theirs: Path, options: argparse.Namespace, where: str
+    problem: BenchProblem,
+    theirs: Path,
+    options: argparse.Namespace,
+    where: str,
+    earlier: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The row of one problem, from processes that are stopped when their time is over."""
+    """The row of one problem, from processes that are stopped when their time is over.
+
+    Args:
+        earlier: the row that is tried again, or nothing; its times are kept.
+    """
     started = time.monotonic()
     row: dict[str, Any] = {"problem": problem.name, "theirs": theirs.name}
+    if is_timed(earlier):
+        row = {name: value for name, value in earlier.items() if name not in ("late", "error")}
     runs = str(options.runs.resolve()) if options.runs else ""
     asked = {
         "problem": problem.path,
         "theirs": str(theirs.resolve()),
         "runs": runs,
         "baselines": options.baselines,
+        "judged": not options.clock_only,
     }
+    if options.clock_only:
+        row["late"] = "the judge"
     dry = ["--dry"] if where == _INTERPRETER else []
     try:
         _ask("rival_judging.py", [json.dumps(asked), *dry], options.seconds, row)
-        if not dry:
+        if not dry and not is_timed(earlier):
             _clock(problem, theirs, row, options)
+        row.pop("ours", None)
     except Exception as ex:  # noqa: BLE001 - one row must not end the others
         row["error"] = f"{type(ex).__name__}: {ex}"[:500]
     return {**row, "s": round(time.monotonic() - started, 1)}
@@ -223,6 +238,17 @@ def list_files(options: argparse.Namespace) -> None:
         print(f"{count:4}  {said}")
 
 
+def _is_wanting(row: Mapping[str, Any], options: argparse.Namespace) -> bool:
+    """Whether a row lacks something that is asked for, because its time was over."""
+    is_clocked = options.clock_only and is_timed(row)
+    return reason_of(row) == LATE and not is_clocked
+
+
+def is_timed(row: Mapping[str, Any]) -> bool:
+    """Whether the clock has a time of theirs."""
+    return "theirs" in row.get("times_ms", {})
+
+
 def compare_all(
     options: argparse.Namespace, rows: Mapping[str, Mapping[str, Any]], where: str
 ) -> Iterator[dict[str, Any]]:
@@ -240,9 +266,10 @@ def compare_all(
                 continue
             digest = hashlib.sha256(theirs.read_bytes()).hexdigest()[:12]
             key = f"{problem.key}/{digest}/{where}"
-            is_late = key in rows and reason_of(rows[key]) == LATE
-            if key not in rows or (options.again and is_late):
-                asked[pool.submit(compare, problem, theirs, options, where)] = key
+            if key not in rows or (options.again and _is_wanting(rows[key], options)):
+                asked[pool.submit(compare, problem, theirs, options, where, rows.get(key, {}))] = (
+                    key
+                )
         for future in as_completed(asked):
             yield {"key": asked[future], **future.result()}
     finally:
@@ -268,6 +295,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="for each part of a problem")
     parser.add_argument("--again", action="store_true", help="try what was late once more")
+    parser.add_argument("--clock-only", action="store_true", help="no verdicts for now")
     parser.add_argument("--list", action="store_true", help="run nothing")
     options = parser.parse_args()
     if options.list:

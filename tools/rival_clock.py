@@ -7,8 +7,10 @@ rivals' own gate, errors against float64, what a kernel keeps between calls, and
 those of CUDA events around one forward each, with the L2 cache flushed before, ways by turns;
 medians. Without CUDA there are no times. With `"turns": true` it prints `{"turn": "shared"}` before
 each part that uses the GPU, `{"turn": "alone"}` before it times, and `{"turn": "none"}` before it
-compiles, and waits for a line on its standard input: the GPU should be its own to that extent by
-then. `"baselines"` names what is timed beside eager: compile, max_autotune (both, if left out).
+compiles (the first call of a kernel too, unless it tunes itself by timing), and waits for a line on
+its standard input: the GPU should be its own to that extent by then. Waiting does not count in
+`"seconds"`. `"baselines"` names what is timed beside eager: compile, max_autotune (both, if left
+out).
 
 KernelBench's convention makes weights equal: the same seed before both constructors, and no more.
 """
@@ -20,6 +22,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -66,6 +70,7 @@ class Contest:
         self.init = getattr(self.problem, "get_init_inputs", list)()
         self.eager = self._construct(self.problem.Model)
         self.kernels: dict[str, torch.nn.Module] = {}
+        self._paths = kernels
         self._factories: dict[str, Callable[..., torch.nn.Module]] = {}
         self.failures: dict[str, str] = {}
         for name, path in kernels.items():
@@ -83,6 +88,15 @@ class Contest:
     def made_anew(self, name: str) -> torch.nn.Module:
         """A kernel that has not been called, with the same weights."""
         return self._construct(self._factories[name])
+
+    def tunes_itself(self, name: str) -> bool:
+        """Whether a kernel's first call times settings of it, by its text."""
+        return "autotune" in Path(self._paths[name]).read_text(encoding="utf-8")
+
+    def compile(self, name: str) -> None:
+        """Have a kernel's first call behind it; what it raises is raised by later ones again."""
+        with suppress(Exception):
+            self.answer(self.kernels[name], self.inputs(_INPUTS))
 
     def inputs(self, seed: int) -> list[Any]:
         torch.manual_seed(seed)
@@ -210,17 +224,32 @@ def groups_of(
         yield {name: torch.compile(contest.eager, mode=BASELINE_MODES[name])}
 
 
+class Turns:
+    """Asks for the GPU where that was asked for; `ends` moves on by what was waited."""
+
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        self.ends = time.monotonic() + float(asked["seconds"])
+        self._are_asked = bool(asked.get("turns"))
+
+    def ask(self, wanted: str) -> Iterator[dict[str, Any]]:
+        """The row that asks for it; whoever reads rows answers before taking the next."""
+        if self._are_asked:
+            began = time.monotonic()
+            yield {"turn": wanted}
+            self.ends += time.monotonic() - began
+
+
 def time_ways(
-    contest: Contest, names: Sequence[str], asked: Mapping[str, Any], ends: float
+    contest: Contest, names: Sequence[str], asked: Mapping[str, Any], turns: Turns
 ) -> Iterator[dict[str, Any]]:
     """Medians in milliseconds by way; anew with each way that came up in time."""
     values = contest.inputs(_INPUTS)
     flushed = torch.empty(_FLUSHED_BYTES // 4, dtype=torch.int32, device=contest.device)
     ready: dict[str, Callable[..., Any]] = {}
     for group in groups_of(contest, names, asked.get("baselines", tuple(BASELINE_MODES))):
-        if time.monotonic() > ends:
+        if time.monotonic() > turns.ends:
             return
-        yield from _turn(asked, "shared" if "eager" in group else "none")  # or it is compiled
+        yield from turns.ask("shared" if "eager" in group else "none")  # or it is compiled
         for name, way in group.items():
             try:
                 for _ in range(_WARMUP):
@@ -229,7 +258,7 @@ def time_ways(
                 ready[name] = way
             except Exception as ex:  # noqa: BLE001  # what a stranger's kernel or a compiler raises
                 yield {"failures": {name: f"{type(ex).__name__}: {str(ex)[:300]}"}}
-        yield from _turn(asked, "alone")
+        yield from turns.ask("alone")
         samples: dict[str, list[float]] = {each: [] for each in ready}
         for _ in range(_ROUNDS):
             for each, called in ready.items():
@@ -250,27 +279,24 @@ def _sample(way: Callable[..., Any], values: Sequence[Any], flushed: torch.Tenso
     return [start.elapsed_time(end) for start, end in pairs]
 
 
-def _turn(asked: Mapping[str, Any], wanted: str) -> Iterator[dict[str, Any]]:
-    if asked.get("turns"):
-        yield {"turn": wanted}
-
-
 def look_at(asked: Mapping[str, Any], device: str) -> Iterator[dict[str, Any]]:
     """Rows to be merged, one after each part."""
-    ends = time.monotonic() + float(asked["seconds"])
+    turns = Turns(asked)
     with torch.no_grad():
-        yield from _turn(asked, "shared")
+        yield from turns.ask("shared")
         contest = Contest(asked["problem"], asked["kernels"], device)
         yield {"failures": contest.failures}
         for name in list(contest.kernels):
+            yield from turns.ask("shared" if contest.tunes_itself(name) else "none")
+            contest.compile(name)
             for part in (their_gate, accuracy, what_it_keeps):
-                yield from _turn(asked, "shared")
+                yield from turns.ask("shared")
                 try:
                     yield {part.__name__: {name: part(contest, name)}}
                 except Exception as ex:  # noqa: BLE001  # a stranger's kernel may raise anything
                     yield {"failures": {name: f"{part.__name__}: {type(ex).__name__}: {ex}"[:400]}}
         if device == "cuda":
-            yield from time_ways(contest, list(contest.kernels), asked, ends)
+            yield from time_ways(contest, list(contest.kernels), asked, turns)
 
 
 def main(asked: Mapping[str, Any], device: str) -> None:

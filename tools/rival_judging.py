@@ -2,9 +2,10 @@
 
     python tools/rival_judging.py '{"problem": FILE, "theirs": FILE, "runs": DIRECTORY or ""}'
 
-Prints a line of JSON after each part: what the text says and which mends there are, the verdict on
-ours, the verdict on theirs, and without a GPU the independent check at small sizes in the
-interpreter (with one, tools/rival_clock.py runs by itself).
+Prints a line of JSON after each part: what the text says and which mends there are, our kernel, the
+verdict on ours, the verdict on theirs, and without a GPU the independent check at small sizes in
+the interpreter (with one, tools/rival_clock.py runs by itself). With `"judged": false` it stops
+before the verdicts.
 """
 
 import json
@@ -78,8 +79,11 @@ def judge_rival(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"mends": mends, "refused": [refusals_of(released), refusals_of(source)]}
     names = tuple(asked.get("baselines", BASELINES))
     ours = find_ours(problem, Path(asked["runs"]), device) if asked["runs"] else None
-    if ours is not None:  # first: what is known of it costs nothing
+    if ours is not None:
         yield {"ours": ours.kernel.source}
+    if not asked.get("judged", True):
+        return
+    if ours is not None:  # first: what is known of it costs nothing
         verdict = ours.verdict or judge(problem, ours.kernel, device, names)
         yield {"judge": {"ours": verdict}}
     try:
