@@ -17,6 +17,8 @@ from kmem.whole import holding
 from kmem.whole.beginning import Beginning
 from kmem.whole.optimizing import _minutes_for
 from kmem.whole.process import ask
+from kmem.whole.proving import proof as proving
+from kmem.whole.proving.clock import LATE
 from kmem.whole.proving.proof import Proof, Question
 from kmem.whole.state import ModelState, PieceState, PieceStatus
 
@@ -190,3 +192,53 @@ def test_a_question_ends_with_who_asked() -> None:
             timeout_s=60.0,
             on_begun=lambda process: threading.Timer(0.1, process.kill).start(),
         )
+
+
+#: A module that tells an answer, and then takes its time or ends at once.
+TELLS = """
+import time
+from kmem.whole.process import answer
+
+def find(asked, tell):
+    for number in range(asked["tells"]):
+        tell({"number": number})
+    time.sleep(asked["sleeps"])
+    return {"number": "the last"}
+
+if __name__ == "__main__":
+    answer(find)
+"""
+
+
+@pytest.mark.parametrize(
+    ("tells", "sleeps", "found"), [(2, 600, 1), (2, 0, "the last"), (0, 0, "the last")]
+)
+def test_what_was_told_before_the_time_was_over_is_the_answer(
+    tells: int, sleeps: float, found: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tells_then_sleeps.py").write_text(TELLS, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asked = {"tells": tells, "sleeps": sleeps}
+    timeout_s = 60.0 if not sleeps else 20.0
+    answer = ask("tells_then_sleeps", asked, gpu=False, timeout_s=timeout_s)
+    assert answer == {"number": found}
+
+
+def test_without_a_word_before_the_time_is_over_there_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tells_then_sleeps.py").write_text(TELLS, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ExecutorError, match="has not ended within 2 s"):
+        ask("tells_then_sleeps", {"tells": 0, "sleeps": 600}, gpu=False, timeout_s=2.0)
+
+
+def test_a_way_that_was_not_timed_before_the_time_was_over_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = Proof(True, "kernels on the GPU", eager_ms=2.0, baselines_ms={"compile": 1.0})
+    monkeypatch.setattr(proving, "ask", lambda *asked, **how: asdict(known))
+    against = ("eager", "compile_graph", "max_autotune")
+    asked = Question("m.py", (), None, "match", "d", 1, True, against=against)
+    assert proving.prove(asked, gpu=True).missing == {"max_autotune": LATE}
+    assert proving.prove(replace(asked, time=False), gpu=False).missing == {}

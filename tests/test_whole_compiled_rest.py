@@ -19,7 +19,9 @@ from torch._dynamo.backends.debugging import aot_eager
 from torch.utils import _pytree as pytree
 
 import kmem
+from kmem.records import Budget
 from kmem.run.directory import RunDirectory
+from kmem.run.setup.settings import RunSettings
 from kmem.whole import holding
 from kmem.whole.composing import compiled_rest
 from kmem.whole.composing.binding import SegmentForward, bind
@@ -314,11 +316,11 @@ def test_the_faster_rest_is_what_a_piece_is_held_in(
     [
         ({}, [("eager", "compiled"), ("eager",)]),  # what compiling may have ended is asked again
         ({"backward": True}, [("eager",)]),
-        ({"compile": False}, [("eager",)]),
+        ({"piece": RunSettings(Budget(baselines=("eager",)))}, [("eager",)]),
     ],
 )
 def test_a_piece_is_held_to_the_whole_in_ways_that_could_be_used(
-    changed: dict[str, bool],
+    changed: dict[str, Any],
     rests: list[tuple[str, ...]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -371,7 +372,16 @@ def test_ways_that_are_launched_alike_are_timed_in_pairs(tmp_path: Path) -> None
     with torch.no_grad():
         ways = ("compile", "max_autotune")
         wanted = Wanted(ways, ("compile", "compile_graph"), composed.kernels[:1])
-        proof = Proof(True, "", **time_whole(built, composed, wanted, ScriptedClock(model)))
+        told: list[dict[str, Any]] = []
+        clock = ScriptedClock(model)
+        proof = Proof(True, "", **time_whole(built, composed, wanted, clock, tell=told.append))
+    before = [Proof(True, "", **each) for each in told]  # each compiled way
+    assert [dict(each.baselines_ms) for each in before] == [
+        {"eager_graph": 20},
+        {"eager_graph": 20, "compile": 16, "compile_graph": 16},
+        {"eager_graph": 20, "compile": 16, "compile_graph": 16},
+    ]
+    assert all(each.gains["eager"] and each.without == proof.without for each in before)
     assert (proof.eager_ms, proof.composed_ms, proof.baselines_ms["compile"]) == (20, 11, 16)
     assert proof.missing == {"max_autotune": "RuntimeError: no room"}
     assert proof.peak_bytes["eager_graph"] == 7 and "composed_graph" not in proof.peak_bytes
@@ -385,7 +395,8 @@ def test_ways_that_are_launched_alike_are_timed_in_pairs(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("proof", "reason"),
     [
-        (Proof(False, "", "output 0: errs 1"), "not right with it: output 0"),
+        (Proof(False, "on the GPU", "output 0: errs 1"), "not right with it: output 0"),
+        (Proof(False, "", "it has not ended"), "could not be held to the model with it: it has"),
         (Proof(True, "", without={"p": [[0.9, 0.95]]}), ""),
         (Proof(True, "", without={"p": [[0.99, 1.01]]}), "takes 0.990 of its time"),
         (Proof(True, "", without={"p": [[1.02, 1.03], [0.9, 0.91]]}), ""),  # called, as a graph

@@ -187,7 +187,7 @@ def test_a_model_whose_pieces_run_on_workers_is_put_together_here(
     Memory().close()
     budget = Budget(rounds=0, candidates_per_round=1, baselines=("eager",))
     told = RunSettings(budget, target="h200", out=out)
-    settings = ModelSettings(str(file), (), None, 5.0, told, least_gain=0.0, compile=False)
+    settings = ModelSettings(str(file), (), None, 5.0, told, least_gain=0.0)
     home = Home(tmp_path / "copies")
     crew = LocalExecutor().hire(Wanted(gpus=0, cpus=2), said.append)
     with Desk(crew, said.append, home.close) as desk:

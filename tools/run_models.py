@@ -79,6 +79,7 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--piece-minutes", type=float, default=1.5)
     parser.add_argument("--jobs", type=int, default=1, help="models at once on a card; default: 1")
     parser.add_argument("--gpus", type=int, default=0, help="cards; default: what torch uses")
+    parser.add_argument("--baselines", help="as of kmem optimize")
     parser.add_argument("--dry", action="store_true", help="say how long it would take")
     parser.add_argument("--target", help="a device to estimate for, where there is no GPU")
     return parser.parse_args()
@@ -176,6 +177,7 @@ def _run_in(file: Path, asked: argparse.Namespace, environment: dict[str, str]) 
     command = [sys.executable, "-m", "kmem", "optimize", str(file), "--pieces", "--json"]
     command += ["--within", f"{asked.within:g}", "--minutes", f"{asked.within:g}"]
     command += ["--piece-minutes", f"{asked.piece_minutes:g}"]
+    command += ["--baselines", asked.baselines] if asked.baselines else []
     command += ["--out", str(out), *(["--target", asked.target] if asked.target else [])]
     started = time.monotonic()
     row: dict[str, Any] = {
@@ -184,7 +186,8 @@ def _run_in(file: Path, asked: argparse.Namespace, environment: dict[str, str]) 
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "versions": ", ".join(map(" ".join, versions().items())),
         "asked": f"{len(asked.models)} given, --within {asked.within:g} --jobs {asked.jobs}"
-        + (f" --gpus {asked.gpus}" if asked.gpus else ""),
+        + (f" --gpus {asked.gpus}" if asked.gpus else "")
+        + (f" --baselines {asked.baselines}" if asked.baselines else ""),
     }
     try:
         ended = subprocess.run(

@@ -46,7 +46,7 @@ class Beginning:
         known = read_proof(state.beginning)
         self._is_known = known is not None
         is_timed = known is not None and _WAY in {**known.baselines_ms, **known.missing}
-        self._with_way = state.settings.compile and model.present and not is_timed
+        self._with_way = _WAY in state.settings.compiled_ways and model.present and not is_timed
         self._pool = ThreadPoolExecutor(1)
         self._process: Popen[str] | None = None
         self._is_over = False

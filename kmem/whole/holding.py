@@ -149,7 +149,7 @@ def _held(model: OpenModel, state: ModelState, names: tuple[str, ...]) -> tuple[
 def _rests(model: OpenModel, state: ModelState) -> tuple[str, ...]:
     """How the operators outside of the kernels may run: a compiled rest has no backward."""
     settings = state.settings
-    with_compiler = model.present and settings.compile and not settings.backward
+    with_compiler = bool(settings.compiled_ways) and model.present and not settings.backward
     return (EAGER_REST, COMPILED_REST) if with_compiler else (EAGER_REST,)
 
 
@@ -167,7 +167,7 @@ def _limit_s(state: ModelState) -> float:
 def why_dropped(proof: Proof, name: str) -> str:
     """Why a piece does not stay in a model that was proved with it; empty if it does."""
     if not proof.passed:
-        return f"the whole is not right with it: {proof.reason}"
+        return _fault_of(proof)
     ways = proof.without.get(name)
     if ways is None:  # it is alone: without it the model is as it was
         eager = [gain for way, gain in proof.gains.items() if way.startswith(EAGER)]
@@ -178,6 +178,12 @@ def why_dropped(proof: Proof, name: str) -> str:
     if median < _KEPT_BELOW and high < 1:
         return ""
     return f"the whole takes {median:.3f} of its time without it (95% below {high:.3f})"
+
+
+def _fault_of(proof: Proof) -> str:
+    """What is said of a piece that is dropped for a proof that failed."""
+    said = "could not be held to the model" if _was_ended(proof) else "is not right"
+    return f"the whole {said} with it: {proof.reason}"
 
 
 def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
@@ -211,8 +217,7 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
             return replace(state, proof=json.dumps(asdict(with_baselines(proof, beginning))))
         culprits = [piece for piece in state.kept if not _holds_alone(model, state, piece)]
         for piece in culprits or state.kept:
-            reason = f"the whole is not right with it: {proof.reason}"
-            state = state.with_dropped(piece, reason)
+            state = state.with_dropped(piece, _fault_of(proof))
         write_state(model.directory, state)
     return replace(_with_last_way(model, state, beginning), proof="")
 
@@ -220,7 +225,7 @@ def prove_whole(model: OpenModel, state: ModelState) -> ModelState:
 def _untimed(state: ModelState, beginning: Proof | None) -> tuple[str, ...]:
     """The compiled way that is left for the end, if it is asked for."""
     known = beginning is not None and _LAST in {**beginning.baselines_ms, **beginning.missing}
-    return (_LAST,) if state.settings.compile and not known else ()
+    return (_LAST,) if _LAST in state.settings.compiled_ways and not known else ()
 
 
 def _compile_s(state: ModelState, limit_s: float) -> float:

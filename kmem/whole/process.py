@@ -1,7 +1,8 @@
-"""A question to a process of its own: a module of kmem answers with one line of JSON.
+"""A question to a process of its own: a module of kmem answers with lines of JSON, each whole.
 
 What runs a user's model or a kernel on a GPU does so here, so that neither a crash nor the memory
-that it took stays with the run.
+that it took stays with the run. The last line counts: what was known before the time was over is
+not lost.
 """
 
 import json
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from kmem.errors import ExecutorError, first_line
+from kmem.memory.location import default_db_path
+
+Tell = Callable[[Mapping[str, Any]], None]
 
 _WORKER = Path(__file__).parent.parent / "measure" / "worker"
 
@@ -36,7 +40,9 @@ def ask(
     # a kernel that does not take what it is given must not hide behind what it replaces
     environment = {**os.environ, "KMEM_STRICT": "1"}
     environment.pop("TRITON_INTERPRET", None)
-    if not gpu:
+    if gpu:
+        environment |= _caches()
+    else:
         environment["TRITON_INTERPRET"] = "1"
     command = [sys.executable, "-m", module, json.dumps(question)]
     with subprocess.Popen(
@@ -46,18 +52,45 @@ def ask(
             if on_begun is not None:
                 on_begun(process)
             stdout, stderr = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired as ex:
-            raise ExecutorError(f"{module} has not ended within {timeout_s:g} s") from ex
+            is_late = False
+        except subprocess.TimeoutExpired:
+            process.kill()
+            stdout, stderr = process.communicate()
+            stdout = stdout[: stdout.rfind("\n") + 1]  # it may have been ended in a line
+            is_late = True
         finally:  # also where this thread is interrupted
             process.kill()
     lines = stdout.strip().splitlines()
-    if process.returncode or not lines:
+    if is_late and not lines:
+        raise ExecutorError(f"{module} has not ended within {timeout_s:g} s")
+    if (process.returncode and not is_late) or not lines:
         said = (stderr.strip().splitlines() or ["no word"])[-1]
         raise ExecutorError(f"{module} ended with {process.returncode}: {said}")
     found = json.loads(lines[-1])
     if "failed" in found:
         raise ExecutorError(found["failed"])
     return dict(found)
+
+
+def _caches() -> dict[str, str]:
+    """Where compilers find what they made before: kernels for the judge of each piece, and the
+    model's compiled forms for its baselines.
+    """
+    cache = default_db_path().parent / "cache"
+    return {
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "baseline" / "inductor"),
+    }
+
+
+def leave_caches_of_kernels() -> None:
+    """Have what this process compiles from now on in caches that no kernel's process writes.
+
+    A kernel's could have left there what slows a baseline down.
+    """
+    if "TRITON_CACHE_DIR" in os.environ:
+        clean = default_db_path().parent / "cache" / "baseline" / "triton"
+        os.environ["TRITON_CACHE_DIR"] = str(clean)
 
 
 def interpret_as_the_judge() -> None:
@@ -72,10 +105,19 @@ def interpret_as_the_judge() -> None:
         prepare_interpreter()
 
 
-def answer(find: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    """Answer the question in the process's first argument on the last line of stdout."""
+def answer(find: Callable[[dict[str, Any], Tell], Mapping[str, Any]]) -> None:
+    """Answer the question in the process's first argument on the last line of stdout.
+
+    Args:
+        find: is also given whom to tell an answer that stands if there is no time for a better one.
+    """
     try:
-        found: Mapping[str, Any] = find(json.loads(sys.argv[1]))
+        found = find(json.loads(sys.argv[1]), _tell)
     except Exception as ex:  # noqa: BLE001 - kernels and the user's model may raise anything
         found = {"failed": first_line(ex)}
+    _tell(found)
+
+
+def _tell(found: Mapping[str, Any]) -> None:
     sys.stdout.write(f"\n{json.dumps(found)}\n")
+    sys.stdout.flush()

@@ -69,9 +69,13 @@ class ModelSettings:
     minutes: float  # of all pieces
     piece: RunSettings
     least_gain: float = 0.01  # share of the model's time below which no piece is tried
-    compile: bool = True  # time the model's compiled forms beside it
     backward: bool = False  # prove and time gradients too
     within: float | None = None  # minutes of everything, from the first command to the report
+
+    @property
+    def compiled_ways(self) -> tuple[str, ...]:
+        """The model's compiled forms that are timed beside it."""
+        return tuple(name for name in self.piece.budget.baselines if name != "eager")
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,6 @@ def run_model(
         options.minutes,
         told,
         pieces.least_gain,
-        compile="compile" in options.budget.baselines,
         backward=pieces.backward,
         within=pieces.within,
     )

@@ -161,4 +161,4 @@ def _wait(device: str) -> None:
 
 
 if __name__ == "__main__":
-    answer(_measure)
+    answer(lambda asked, tell: _measure(asked))

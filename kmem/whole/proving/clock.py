@@ -27,6 +27,7 @@ from kmem.whole.composing.binding import (
 )
 from kmem.whole.composing.compose import EAGER_REST
 from kmem.whole.graphs.source import Built
+from kmem.whole.process import leave_caches_of_kernels
 from kmem.whole.proving.oracle import training_step
 from kmem.whole.turns import gpu_alone
 
@@ -139,16 +140,18 @@ def time_whole(
     wanted: Wanted,
     clock: Clock | None = None,
     known: Mapping[str, Sequence[SegmentForward]] | None = None,
+    tell: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
     """The times of a `Proof`, by its fields.
 
     Args:
         known: the composed model by the way in which its rest runs, where it has been called before
             and so is compiled.
+        tell: told the same before each compiled way, which may take too long.
     """
     timing = _Timing(built, composed, clock or Clock(), backward=wanted.backward)
     timing.known = known or {}
-    return timing.find(wanted)
+    return timing.find(wanted, tell)
 
 
 class _Timing:
@@ -168,10 +171,11 @@ class _Timing:
 
         self.call = training_step(built) if backward else call
 
-    def find(self, wanted: Wanted) -> dict[str, Any]:
+    def find(self, wanted: Wanted, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         self.until = time.monotonic() + wanted.compile_s
         eager = _Way(EAGER, self.call, self._noted(EAGER, self.call))
         gains: dict[str, tuple[float, float]] = {}
+        without: dict[str, list[list[float]]] = {}
         rest, ours = EAGER_REST, None
         if self.composed.kernels:
             rests = dict.fromkeys((EAGER_REST, *wanted.rests))
@@ -179,25 +183,35 @@ class _Timing:
             rest, ours = self._faster({each: way for each, way in found.items() if way})
             self._rename(ours.name, COMPOSED)
             gains |= self._gains(eager, ours)
-        for _ in self._compiled(wanted.baselines):
-            pass
-        names = dict.fromkeys(name.removesuffix(GRAPH) for name in wanted.against)
-        named = tuple(name for name in names if name in COMPILED)
-        for way in self._compiled(named):
-            gains |= self._gains(way, ours) if ours is not None else {}
-        without = {}
-        if ours is not None:
             without = {name: self._without(name, eager, ours, rest) for name in wanted.without}
+        names = dict.fromkeys(name.removesuffix(GRAPH) for name in wanted.against)
+        against = tuple(name for name in names if name in COMPILED)
+        leave_caches_of_kernels()
+        for name in (*wanted.baselines, *against):
+            tell(self._found(rest, gains, without))
+            way = self._compiled(name)
+            if way is not None and ours is not None and name in against:
+                gains |= self._gains(way, ours)
+        return self._found(rest, gains, without)
+
+    def _found(
+        self,
+        rest: str,
+        gains: Mapping[str, tuple[float, float]],
+        without: Mapping[str, list[list[float]]],
+    ) -> dict[str, Any]:
+        """What is known so far, by the fields of a `Proof`."""
         compared = gains.get(EAGER, (None, None))
+        ours = (EAGER, COMPOSED)
         return {
-            "eager_ms": self.times.pop(EAGER),
-            "composed_ms": self.times.pop(COMPOSED, None),
+            "eager_ms": self.times[EAGER],
+            "composed_ms": self.times.get(COMPOSED),
             "rest": rest,
             "ratio": compared[0],
             "ratio_low": compared[1],
-            "baselines_ms": self.times,
-            "peak_bytes": self.peaks,
-            "missing": self.missing,
+            "baselines_ms": {name: ms for name, ms in self.times.items() if name not in ours},
+            "peak_bytes": dict(self.peaks),
+            "missing": dict(self.missing),
             "gains": {name: list(found) for name, found in gains.items()},
             "without": {name: found for name, found in without.items() if found},
         }
@@ -264,22 +278,18 @@ class _Timing:
                 )
             return made[0]
 
-    def _compiled(self, names: Sequence[str]) -> Iterator[_Way]:
-        """Compiled ways one after another; what fails is left out."""
-        original = self.module.forward
-        for name in names:
-            try:
-                with deadline(max(1.0, self.until - time.monotonic())):
-                    compiled = self.clock.compile(original, COMPILED[name])
-                    call = _with_forward(self.module, compiled, self.call)
-                    graph = self._noted(name, call)
-            except DeadlinePassed:
-                self.missing[name] = LATE
-                continue
-            except Exception as ex:  # noqa: BLE001 - compilers raise anything
-                self.missing[name] = first_line(ex)
-                continue
-            yield _Way(name, call, graph)
+    def _compiled(self, name: str) -> _Way | None:
+        """A compiled way to run the model; None if there is none, which is said."""
+        try:
+            with deadline(max(1.0, self.until - time.monotonic())):
+                compiled = self.clock.compile(self.module.forward, COMPILED[name])
+                call = _with_forward(self.module, compiled, self.call)
+                return _Way(name, call, self._noted(name, call))
+        except DeadlinePassed:
+            self.missing[name] = LATE
+        except Exception as ex:  # noqa: BLE001 - compilers raise anything
+            self.missing[name] = first_line(ex)
+        return None
 
     def _gains(self, other: _Way, ours: _Way) -> dict[str, tuple[float, float]]:
         """Another way's time over ours, called and as graphs: the median and its lower end."""

@@ -14,8 +14,7 @@ anew.
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -24,24 +23,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from kmem.errors import ExecutorError
-from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.measure.oracle.correctness import error_floor, is_within, measure_error
-from kmem.problem.operators.row import Convolution
-from kmem.problem.operators.table import find_operator
 from kmem.records import Precision
-from kmem.whole.composing.binding import (
-    SegmentForward,
-    forwards_of,
-    installed,
-    read_composed,
-    why_not_compiled,
-)
+from kmem.whole.composing.binding import forwards_of, read_composed
 from kmem.whole.composing.compose import EAGER_REST
 from kmem.whole.graphs.capture import Captured, build_real, capture
 from kmem.whole.graphs.drawing import undrawable
 from kmem.whole.graphs.source import Built, read_source
-from kmem.whole.process import answer, ask, interpret_as_the_judge
+from kmem.whole.process import Tell, answer, ask, interpret_as_the_judge
 from kmem.whole.proving.clock import (
+    COMPILED,
     COMPOSED,
     EAGER,
     GRAPH,
@@ -52,20 +42,8 @@ from kmem.whole.proving.clock import (
     is_graph,
     time_whole,
 )
-from kmem.whole.proving.oracle import (
-    Results,
-    call,
-    copied,
-    generators,
-    have_drawn,
-    is_expanded,
-    keep_state,
-    put_back,
-    results_of,
-    right_results,
-    set_generators,
-    traced_results,
-)
+from kmem.whole.proving.comparing import compare
+from kmem.whole.proving.oracle import copied, is_expanded
 
 _MODULE = "kmem.whole.proving.proof"
 #: Elements made by all nodes of a forward up to which the interpreter ends in about a minute.
@@ -73,7 +51,6 @@ MOST_INTERPRETED = 200_000
 LONGEST_PROOF_S = 900.0
 #: Fields of a question that JSON makes lists of.
 _LISTS = ("inputs", "baselines", "against", "without", "rests")
-_WHY_NOT_TRACED = "what Python keeps or draws is fixed in it; keep it in buffers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,23 +156,34 @@ def prove(
     timeout_s: float = LONGEST_PROOF_S,
     on_begun: Callable[[Popen[str]], None] | None = None,
 ) -> Proof:
-    """Ask in a process of its own; a crash or a timeout is a proof that failed.
+    """Ask in a process of its own; a crash, or a timeout before the composed model was compared and
+    timed, is a proof that failed. What is not timed by then is missing.
 
     Args:
         on_begun: given the process, which another thread may end.
     """
     asked = asdict(question)
     try:
-        return Proof(**ask(_MODULE, asked, gpu=gpu, timeout_s=timeout_s, on_begun=on_begun))
+        found = ask(_MODULE, asked, gpu=gpu, timeout_s=timeout_s, on_begun=on_begun)
     except ExecutorError as ex:
         return Proof(False, "", str(ex))
+    proof = Proof(**found)
+    if not proof.passed or not question.time:
+        return proof
+    wanted = [name.removesuffix(GRAPH) for name in (*question.baselines, *question.against)]
+    late = {name: LATE for name in wanted if name in COMPILED and name not in proof.baselines_ms}
+    return replace(proof, missing={**late, **proof.missing})
 
 
 # --- in the process
 
 
-def find_proof(question: Question) -> Proof:
-    """Compare, and where that is asked time."""
+def find_proof(question: Question, tell: Callable[[Proof], None] = lambda proof: None) -> Proof:
+    """Compare, and where that is asked time.
+
+    Args:
+        tell: told what is known by then before other ways are compiled, which may take too long.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     precision = Precision(question.precision)
     if precision is Precision.TF32:
@@ -222,7 +210,7 @@ def find_proof(question: Question) -> Proof:
             torch.manual_seed(question.seed + draw + 1)
             case = built if draw == 0 else _redrawn(built)
             started = time.monotonic()
-            found = _compare(case, captured, ways, precision, compile_s)
+            found = compare(case, captured, ways, precision, compile_s)
             if draw == 0 and len(ways) > 1:
                 compile_s -= time.monotonic() - started
             for rest, (mine, known, reason) in found.items():
@@ -234,19 +222,24 @@ def find_proof(question: Question) -> Proof:
                     del ways[rest]
                 else:
                     error = max(error, mine)
-        times: dict[str, Any] = {}
-        if question.time and device == "cuda":
-            wanted = Wanted(
-                question.baselines,
-                question.against,
-                question.without,
-                question.backward,
-                compile_s,
-                tuple(ways),
-            )
-            times = time_whole(built, composed, wanted, known=ways)
-    times["missing"] = {**missing, **times.get("missing", {})}
-    return Proof(True, how, "", error, eager_error, **times)
+        proof = Proof(True, how, "", error, eager_error, missing=missing)
+        if not question.time or device != "cuda":
+            return proof
+        wanted = Wanted(
+            question.baselines,
+            question.against,
+            question.without,
+            question.backward,
+            compile_s,
+            tuple(ways),
+        )
+
+        def timed(times: dict[str, Any]) -> Proof:
+            return replace(proof, **{**times, "missing": {**missing, **times["missing"]}})
+
+        return timed(
+            time_whole(built, composed, wanted, known=ways, tell=lambda found: tell(timed(found)))
+        )
 
 
 def _how(captured: Captured, device: str) -> tuple[str, str]:
@@ -283,114 +276,11 @@ def _redrawn(built: Built) -> Built:
     return Built(built.module, args, kwargs)
 
 
-#: The largest error, eager's own, and why the whole is refused; empty if it is right.
-_Found = tuple[float, float, str]
-
-
-def _compare(
-    built: Built,
-    captured: Captured,
-    ways: Mapping[str, Sequence[SegmentForward]],
-    precision: Precision,
-    compile_s: float,
-) -> dict[str, _Found]:
-    """What was found of each way to run the rest of a composed model.
-
-    What a forward leaves in buffers is held to the same as what it returns.
-    """
-    state = keep_state(built.module)
-    drawn = generators()
-    is_whole = not captured.segments[0].path
-    traced, numbers = traced_results(built, captured) if is_whole else (None, {})
-    set_generators(drawn)
-    oracle = right_results(built, captured, numbers)
-    set_generators(drawn)
-    eager = results_of(built, captured, *call(built))
-    if have_drawn(drawn) and not numbers:
-        reason = "its forward draws random numbers, against which nothing can be held"
-        return {EAGER_REST: (0.0, 0.0, reason)}
-    answers = _Answers(oracle, eager, traced, _has_cudnn_work(captured))
-    found: dict[str, _Found] = {}
-    for rest, forwards in ways.items():
-        put_back(state)
-        set_generators(drawn)
-        served = [each.served for each in forwards]
-        try:
-            limit = nullcontext() if rest == EAGER_REST else deadline(max(1.0, compile_s))
-            with limit, installed(forwards):
-                ours = results_of(built, captured, *call(built))
-        except DeadlinePassed:
-            found[rest] = 0.0, 0.0, LATE
-            continue
-        reason = "; ".join(
-            each.reason
-            for each, before in zip(forwards, served, strict=True)
-            if each.served == before
-        )
-        if reason:
-            reason = f"the composed forward did not run: {reason}"
-        reason = reason or why_not_compiled(forwards)
-        found[rest] = (0.0, 0.0, reason) if reason else _hold(ours, answers, precision)
-    put_back(state)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """What a forward must give, and what the model and its traced graph give."""
-
-    oracle: Results
-    eager: Results
-    traced: Results | None
-    has_cudnn_work: bool
-
-
-def _hold(ours: Results, answers: _Answers, precision: Precision) -> _Found:
-    """Hold what a composed forward gave to what it must."""
-    oracle, eager = answers.oracle, answers.eager
-    traced = answers.traced
-    if len(ours) != len(eager):
-        return 0.0, 0.0, "it returns another number of tensors"
-    error = eager_error = 0.0
-    cudnn_works = precision is Precision.MATCH and answers.has_cudnn_work
-    for name, found in ours.items():
-        right, known = oracle[name], eager[name]
-        if found.shape != known.shape or found.dtype != known.dtype:
-            return error, eager_error, f"{name} has another shape or dtype"
-        stands_in = cudnn_works and found.device.type == "cpu"
-        floor = error_floor(found.dtype, Precision.TF32 if stands_in else precision)
-        difference = measure_error(found, right, known)
-        reference = measure_error(known, right, known)
-        # the oracle is the graph's, and would not know that the graph is not the model
-        if traced is not None and not is_within(
-            reference, measure_error(traced[name], right, traced[name]), floor
-        ):
-            return 0.0, 0.0, f"{name} of the traced graph is not the model's: {_WHY_NOT_TRACED}"
-        error = max(error, difference.relative_error)
-        eager_error = max(eager_error, reference.relative_error)
-        if not is_within(difference, reference, floor):
-            text = difference.fault or f"errs {difference.relative_error:.2g}"
-            allowed = f"eager errs {reference.relative_error:.2g} against float64"
-            return error, eager_error, f"{name}: {text}, {allowed}"
-    return error, eager_error, ""
-
-
-def _has_cudnn_work(captured: Captured) -> bool:
-    """Whether PyTorch's defaults let a GPU have something in TF32, as the judge of pieces knows."""
-    found = (
-        find_operator(node.target) for segment in captured.segments for node in segment.graph.nodes
-    )
-    return any(
-        operator is not None
-        and (isinstance(operator.lowering, Convolution) or operator.name == "recurrent")
-        for operator in found
-    )
-
-
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(asked: dict[str, Any], tell: Tell) -> dict[str, Any]:
     interpret_as_the_judge()
     lists = {name: tuple(asked[name]) for name in _LISTS}
-    return asdict(find_proof(Question(**{**asked, **lists})))
+    question = Question(**{**asked, **lists})
+    return asdict(find_proof(question, lambda proof: tell(asdict(proof))))
 
 
 if __name__ == "__main__":
