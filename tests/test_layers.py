@@ -89,7 +89,8 @@ FLOORS_WITHIN = {
         ("ahead", "perform", "replay"),
     ),
     "whole": (
-        ("process", "turns", "state"),
+        ("turns", "state"),
+        ("process",),
         ("graphs",),
         ("cutting",),
         ("accounting", "composing", "training"),

@@ -1,19 +1,22 @@
 """A model is held to itself and timed beside its first pieces, and the rest in the end."""
 
 import json
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from test_whole_composed import state_of
 
 from kmem.errors import ExecutorError, ProblemError
 from kmem.run.directory import RunDirectory
 from kmem.whole import beginning as beginning_module
-from kmem.whole import holding
+from kmem.whole import holding, process
 from kmem.whole.beginning import Beginning
 from kmem.whole.optimizing import _minutes_for
 from kmem.whole.process import ask
@@ -222,6 +225,27 @@ def test_what_was_told_before_the_time_was_over_is_the_answer(
     timeout_s = 60.0 if not sleeps else 20.0
     answer = ask("tells_then_sleeps", asked, gpu=False, timeout_s=timeout_s)
     assert answer == {"number": found}
+
+
+def test_what_ran_out_of_memory_is_answered_once_more_with_the_gpu_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries: list[bool] = []  # whether with room
+
+    @contextmanager
+    def room() -> Iterator[None]:
+        tries.append(True)
+        yield
+
+    def find(asked: dict[str, object], tell: object) -> dict[str, object]:
+        if not tries:
+            raise torch.OutOfMemoryError("no room")
+        return asked
+
+    monkeypatch.setattr(process, "gpu_with_room", room)
+    monkeypatch.setattr(sys, "argv", ["find", '{"asked": 1}'])
+    process.answer(find)
+    assert json.loads(capsys.readouterr().out.strip()) == {"asked": 1} and tries == [True]
 
 
 def test_without_a_word_before_the_time_is_over_there_is_no_answer(

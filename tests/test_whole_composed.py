@@ -329,13 +329,18 @@ class ScriptedClock(Clock):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
-        self.holds = 0
+        self.holds = self.rooms = 0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         self.holds += 1
         yield
         self.holds -= 1
+
+    @contextmanager
+    def with_room(self) -> Iterator[None]:
+        self.rooms += 1
+        yield
 
     def time(self, call: Callable[[], object]) -> float:
         assert self.holds == 1
@@ -390,6 +395,35 @@ def test_ways_that_are_launched_alike_are_timed_in_pairs(tmp_path: Path) -> None
     assert proof.without == {composed.kernels[0]: [[11 / 15, 11 / 15]]}
     assert proof.best == ("compile", "compile_graph")
     assert "forward" not in vars(model)
+
+
+@pytest.mark.parametrize(("short", "times"), [(1, {"compile": 16}), (2, {})])
+def test_a_way_that_lacks_memory_beside_others_is_tried_with_the_gpu_alone(
+    short: int, times: dict[str, float], tmp_path: Path
+) -> None:
+    text = model_named("blocks", tmp_path)
+    composed = composed_of(text, tmp_path)
+    built = build_real(read_source(text))
+    model = built.module
+
+    def note(module: torch.nn.Module, args: object) -> None:
+        model.last = vars(module).get("forward")
+
+    class ShortOfMemory(ScriptedClock):
+        def compile(self, forward: Callable[..., object], mode: str) -> Callable[..., object]:
+            nonlocal short
+            short -= 1
+            if short >= 0:
+                raise RuntimeError("CUDA error: out of memory")
+            return super().compile(forward, mode)
+
+    model.register_forward_pre_hook(note)
+    with torch.no_grad():
+        clock = ShortOfMemory(model)
+        found = time_whole(built, composed, Wanted(("compile",)), clock)
+    ways = {name: ms for name, ms in found["baselines_ms"].items() if name == "compile"}
+    assert clock.rooms == 1 and ways == times
+    assert bool(times) or "out of memory" in found["missing"]["compile"]
 
 
 @pytest.mark.parametrize(

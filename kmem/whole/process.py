@@ -15,6 +15,7 @@ from typing import Any
 
 from kmem.errors import ExecutorError, first_line
 from kmem.memory.location import default_db_path
+from kmem.whole.turns import gpu_with_room, lacks_memory
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -108,14 +109,28 @@ def interpret_as_the_judge() -> None:
 def answer(find: Callable[[dict[str, Any], Tell], Mapping[str, Any]]) -> None:
     """Answer the question in the process's first argument on the last line of stdout.
 
+    What ran out of device memory beside others is done once more with the GPU alone.
+
     Args:
         find: is also given whom to tell an answer that stands if there is no time for a better one.
     """
     try:
-        found = find(json.loads(sys.argv[1]), _tell)
+        found = _found(find, json.loads(sys.argv[1]))
     except Exception as ex:  # noqa: BLE001 - kernels and the user's model may raise anything
         found = {"failed": first_line(ex)}
     _tell(found)
+
+
+def _found(
+    find: Callable[[dict[str, Any], Tell], Mapping[str, Any]], asked: dict[str, Any]
+) -> Mapping[str, Any]:
+    try:
+        return find(asked, _tell)
+    except RuntimeError as ex:
+        if not lacks_memory(ex):
+            raise
+    with gpu_with_room():  # not in the handler, where the error holds what had the memory
+        return find(asked, _tell)
 
 
 def _tell(found: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ from kmem.whole.composing.compose import EAGER_REST
 from kmem.whole.graphs.source import Built
 from kmem.whole.process import leave_caches_of_kernels
 from kmem.whole.proving.oracle import training_step
-from kmem.whole.turns import gpu_alone
+from kmem.whole.turns import gpu_alone, gpu_with_room, lacks_memory
 
 Call = Callable[[], object]
 
@@ -91,6 +91,12 @@ class Clock:
     def alone(self) -> Iterator[None]:
         """Have the GPU for this process, as every run that times something on it does."""
         with gpu_alone():
+            yield
+
+    @contextmanager
+    def with_room(self) -> Iterator[None]:
+        """Have the GPU alone, and the memory that others merely keep."""
+        with gpu_with_room():
             yield
 
     def time(self, call: Call) -> float:
@@ -282,14 +288,23 @@ class _Timing:
         """A compiled way to run the model; None if there is none, which is said."""
         try:
             with deadline(max(1.0, self.until - time.monotonic())):
-                compiled = self.clock.compile(self.module.forward, COMPILED[name])
-                call = _with_forward(self.module, compiled, self.call)
-                return _Way(name, call, self._noted(name, call))
+                try:
+                    return self._compiled_now(name)
+                except RuntimeError as ex:
+                    if not lacks_memory(ex):
+                        raise
+                with self.clock.with_room():  # it lacked what others had
+                    return self._compiled_now(name)
         except DeadlinePassed:
             self.missing[name] = LATE
         except Exception as ex:  # noqa: BLE001 - compilers raise anything
             self.missing[name] = first_line(ex)
         return None
+
+    def _compiled_now(self, name: str) -> _Way:
+        compiled = self.clock.compile(self.module.forward, COMPILED[name])
+        call = _with_forward(self.module, compiled, self.call)
+        return _Way(name, call, self._noted(name, call))
 
     def _gains(self, other: _Way, ours: _Way) -> dict[str, tuple[float, float]]:
         """Another way's time over ours, called and as graphs: the median and its lower end."""
