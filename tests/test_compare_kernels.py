@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import torch
 TOOLS = Path(__file__).parents[1] / "tools"
 sys.path.insert(0, str(TOOLS))
 
-from compare_kernels import ask_in_turns  # noqa: E402
+from compare_kernels import ask_in_turns, is_wanting  # noqa: E402
 from rival_clock import look_at  # noqa: E402
 from rival_judging import verdict_of  # noqa: E402
 from rival_kernels import (  # noqa: E402
@@ -26,10 +27,12 @@ from rival_kernels import (  # noqa: E402
     under_problem_names,
 )
 from rival_page import (  # noqa: E402
+    LATE,
     geometric_mean,
     judged_ratio,
     losses_of,
     means_of,
+    one_of_each,
     reason_of,
     write_page,
 )
@@ -366,6 +369,50 @@ def test_means_are_of_those_that_pass_and_of_all() -> None:
     page = write_page(rows, {"device": "a card"})
     assert "| passed | 1 |" in page and "Theirs is faster in 1:" in page
     assert "1 pass every draw" in page and "| 2_b | loses nan or infinity |" in page
+
+
+def test_a_file_has_one_row_and_the_gpu_s_goes_before_the_interpreter_s() -> None:
+    timed = {"theirs": 4.0, "ours": 1.0}
+    late = {"problem": "1_a", "late": "the judge", "times_ms": timed}
+    rows = {
+        "k/1_a/x/NVIDIA H200": late,
+        "k/1_a/x/interpreter": row("1_a", status="passed"),
+        "k/2_b/y/interpreter": row("2_b", status="passed"),
+        "k/2_b/y/NVIDIA H200": row("2_b", "output 0 on family nan: x"),
+        "k/3_c/z/NVIDIA H200": {**late, "problem": "3_c"},
+        "k/4_d/z/interpreter": row("4_d", status="passed"),
+        "k/5_e/z/interpreter": {"problem": "5_e", "late": "rival_judging.py"},
+        "k/5_e/z/NVIDIA H200": {**late, "problem": "5_e"},
+    }
+    found = one_of_each(rows)
+    assert [each["problem"] for each in found] == ["1_a", "2_b", "3_c", "4_d", "5_e"]
+    assert [reason_of(each) for each in found] == [
+        "passed",
+        "loses nan or infinity",
+        LATE,
+        "passed",
+        LATE,
+    ]
+    assert found[0]["times_ms"] == timed and found[0]["judged_in"] == "interpreter"
+    page = write_page(found, {"devices": "a card"})
+    assert "1 verdicts, marked (small sizes)" in page and "| 1_a | passed (small sizes) |" in page
+    assert "| 2_b | loses nan or infinity |" in page
+
+
+@pytest.mark.parametrize(
+    ("given", "clock_only", "wanting"),
+    [
+        ({"late": "the judge", "times_ms": {"theirs": 1.0}}, False, True),
+        ({"late": "the judge", "times_ms": {"theirs": 1.0}}, True, False),
+        ({"late": "the judge"}, True, True),
+        ({"late": "rival_clock.py", "judge": {"theirs": {"status": "passed"}}}, True, True),
+        ({"judge": {"theirs": {"status": "passed"}}}, False, False),  # there was no GPU
+    ],
+)
+def test_what_is_tried_again_lacks_what_is_asked_for(
+    given: dict[str, object], clock_only: bool, wanting: bool
+) -> None:
+    assert is_wanting(given, Namespace(clock_only=clock_only)) is wanting
 
 
 def test_without_a_gpu_the_page_has_no_times() -> None:

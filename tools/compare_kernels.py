@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ from judge_winners import read_rows
 from rival_clock import BASELINE_MODES
 from rival_judging import refusals_of
 from rival_kernels import mend_source, signs_of
-from rival_page import LATE, reason_of, write_page
+from rival_page import INTERPRETER, LATE, one_of_each, reason_of, write_page
 
 from kmem.bench.problems import BenchProblem, find_problems, problem_number
 from kmem.devices import detect_device
@@ -52,7 +52,6 @@ from kmem.run.setup.session import versions
 #: On a lent GPU machine only what lies under $OUT comes back.
 OUT = Path(os.environ.get("OUT", "runs")) / "compared"
 _TOOLS = Path(__file__).resolve().parent
-_INTERPRETER = "interpreter"
 
 
 def released_file(directory: Path, problem: BenchProblem) -> Path | None:
@@ -73,11 +72,18 @@ def compare(
     """The row of one problem, from processes that are stopped when their time is over.
 
     Args:
-        earlier: the row that is tried again, or nothing; its times are kept.
+        earlier: the row that is tried again, or nothing; its verdict and its times are kept.
     """
     started = time.monotonic()
-    row: dict[str, Any] = {"problem": problem.name, "theirs": theirs.name}
-    if is_timed(earlier):
+    row: dict[str, Any] = {
+        "problem": problem.name,
+        "theirs": theirs.name,
+        "device": where,
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
+        "versions": ", ".join(map(" ".join, versions().items())),
+    }
+    is_judged = "theirs" in earlier.get("judge", {})
+    if is_timed(earlier) or is_judged:
         row = {name: value for name, value in earlier.items() if name not in ("late", "error")}
     runs = str(options.runs.resolve()) if options.runs else ""
     asked = {
@@ -85,11 +91,11 @@ def compare(
         "theirs": str(theirs.resolve()),
         "runs": runs,
         "baselines": options.baselines,
-        "judged": not options.clock_only,
+        "judged": not (options.clock_only or is_judged),
     }
-    if options.clock_only:
+    if options.clock_only and not is_judged:
         row["late"] = "the judge"
-    dry = ["--dry"] if where == _INTERPRETER else []
+    dry = ["--dry"] if where == INTERPRETER else []
     try:
         _ask("rival_judging.py", [json.dumps(asked), *dry], options.seconds, row)
         if not dry and not is_timed(earlier):
@@ -238,10 +244,10 @@ def list_files(options: argparse.Namespace) -> None:
         print(f"{count:4}  {said}")
 
 
-def _is_wanting(row: Mapping[str, Any], options: argparse.Namespace) -> bool:
+def is_wanting(row: Mapping[str, Any], options: argparse.Namespace) -> bool:
     """Whether a row lacks something that is asked for, because its time was over."""
-    is_clocked = options.clock_only and is_timed(row)
-    return reason_of(row) == LATE and not is_clocked
+    lacks_times = "late" in row and not is_timed(row)
+    return lacks_times or (reason_of(row) == LATE and not options.clock_only)
 
 
 def is_timed(row: Mapping[str, Any]) -> bool:
@@ -266,7 +272,7 @@ def compare_all(
                 continue
             digest = hashlib.sha256(theirs.read_bytes()).hexdigest()[:12]
             key = f"{problem.key}/{digest}/{where}"
-            if key not in rows or (options.again and _is_wanting(rows[key], options)):
+            if key not in rows or (options.again and is_wanting(rows[key], options)):
                 asked[pool.submit(compare, problem, theirs, options, where, rows.get(key, {}))] = (
                     key
                 )
@@ -274,6 +280,10 @@ def compare_all(
             yield {"key": asked[future], **future.result()}
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _distinct(values: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(values))
 
 
 def main() -> None:
@@ -302,7 +312,7 @@ def main() -> None:
         list_files(options)
         return
     device = detect_device()
-    where = device.name if device else _INTERPRETER
+    where = device.name if device else INTERPRETER
     options.out.mkdir(parents=True, exist_ok=True)
     place = options.out / "rows.jsonl"
     rows = read_rows(place)
@@ -314,14 +324,15 @@ def main() -> None:
             lines.flush()
             print(f"{row['problem']}: {reason_of(row)} ({row['s']:.0f} s)", flush=True)
         is_whole = True
+    shown = one_of_each(rows)
+    dates = sorted(row["date"] for row in shown) or [""]
     head = {
-        "device": where,
-        "date": datetime.now(UTC).isoformat(timespec="minutes"),
-        "versions": ", ".join(map(" ".join, versions().items())),
+        "devices": _distinct(row["device"] for row in shown),
+        "date": _distinct((dates[0], dates[-1])),
+        "versions": _distinct(row["versions"] for row in shown),
         "theirs": str(options.theirs),
         "command": "python tools/compare_kernels.py " + " ".join(sys.argv[1:]),
     }
-    shown = sorted(rows.values(), key=lambda row: (problem_number(row["problem"]), row["problem"]))
     (options.out / "page.md").write_text(write_page(shown, head), encoding="utf-8")
     for reason, count in Counter(map(reason_of, shown)).most_common():
         print(f"{count:4}  {reason}", flush=True)

@@ -11,9 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kmem.bench.problems import problem_number
+
 Row = Mapping[str, Any]
 
 PASSED, LATE = "passed", "not judged in time"
+#: Where rows come from that no GPU made, and what a verdict at small sizes there is marked with.
+INTERPRETER, _SMALL = "interpreter", " (small sizes)"
 BASELINES = ("eager", "compile", "max_autotune")
 #: Ours is slower than theirs by more than a GPU repeats from session to session.
 _LOSS = 0.98
@@ -43,6 +47,30 @@ _REASONS = (
     ("processor time in Triton's interpreter", "too slow for the interpreter"),
     ("small sizes it launches none", "steps aside at the interpreter's sizes"),
 )
+
+
+def one_of_each(rows: Mapping[str, Row]) -> list[Row]:
+    """A row for each file, in the problems' order: that of a GPU.
+
+    Where its verdict did not come in time, that of the interpreter stands there (`judged_in`).
+
+    Args:
+        rows: by keys that end in where they were made.
+    """
+    found: dict[str, Row] = {}
+    for key, row in sorted(rows.items(), key=lambda entry: not entry[0].endswith(INTERPRETER)):
+        file = key.rsplit("/", 1)[0]
+        if key.endswith(INTERPRETER) or "theirs" in row.get("judge", {}) or file not in found:
+            found[file] = row
+            continue
+        small = found[file]
+        theirs = small.get("judge", {}).get("theirs")
+        if theirs is None:
+            found[file] = row
+        else:
+            judge = {**row.get("judge", {}), "theirs": theirs}
+            found[file] = {**small, **row, "judge": judge, "judged_in": INTERPRETER}
+    return sorted(found.values(), key=lambda row: (problem_number(row["problem"]), row["problem"]))
 
 
 def reason_of(row: Row) -> str:
@@ -185,6 +213,7 @@ def write_page(rows: Sequence[Row], head: Mapping[str, str]) -> str:
         f"{len(rows)} files; {mended} of them are judged after mends that change no value: switches"
         " of the whole process left out, parameters under the problem's names. The clock takes"
         " files as they were released.",
+        *_small_lines(rows),
         *("", "## Verdicts under precision match", "", "| verdict | files |", "|---|---|"),
         *(f"| {_cell(reason)} | {count} |" for reason, count in reasons.most_common()),
         "",
@@ -197,6 +226,17 @@ def write_page(rows: Sequence[Row], head: Mapping[str, str]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _small_lines(rows: Sequence[Row]) -> list[str]:
+    small = sum(row.get("judged_in") == INTERPRETER for row in rows)
+    if not small:
+        return []
+    return [
+        "",
+        f"{small} verdicts, marked{_SMALL}, are of small sizes in Triton's interpreter: on the GPU"
+        " there was no time for them, and it may say otherwise.",
+    ]
 
 
 def _kept_lines(rows: Sequence[Row]) -> list[str]:
@@ -229,7 +269,7 @@ def _line_of(row: Row) -> str:
     best = min((times[name] for name in BASELINES if name in times), default=None)
     cells = (
         row["problem"],
-        reason_of(row),
+        reason_of(row) + (_SMALL if row.get("judged_in") == INTERPRETER else ""),
         _number(verdict.get("excess")),
         f"{gate['passed']} of {gate['of']}" if gate else "",
         _number(row.get("accuracy", {}).get("theirs", {}).get("excess")),
