@@ -27,26 +27,36 @@ def figures_of(row: dict[str, Any]) -> dict[str, float | None]:
     """Times in milliseconds, and gains over the best other way that is launched alike.
 
     A model of which nothing is kept runs as it is, in the best way there is: its gain is 1, as a
-    problem's is that `kmem bench` finds no improvement for.
+    problem's is that `kmem bench` finds no improvement for. One whose compiled form ran out of
+    memory beside others has none, for it would be one over eager.
     """
     before = Proof(True, "", **_times(row, "beginning"))
     kept = bool(row.get("proved") and row.get("proof"))
     found = with_baselines(Proof(True, "", **_times(row, "proof")), before) if kept else before
     times = {**found.baselines_ms, "eager": found.eager_ms}
     best = {is_graph(name): times[name] for name in found.best}
-    gains = {}
+    gains: dict[bool, float | None] = {}
     for graph in (False, True):
         gain = found.gain(graph=graph)
         gains[graph] = gain[1] if gain else None
+    if kept and lacks_a_way(row):
+        gains = {False: None, True: None}
+    elif not kept or gains[False] is None:
+        gains = {False: row.get("speedup", 1.0) if kept else 1.0, True: 1.0}
     return {
         "eager": found.eager_ms,
         "best": best.get(False),
         "ours": found.composed_ms if kept else None,
         "best_graph": best.get(True),
         "graph": found.baselines_ms.get("composed_graph") if kept else None,
-        "gain": gains[False] or (row.get("speedup", 1.0) if kept else 1.0),
-        "graph_gain": gains[True] or 1.0,
+        "gain": gains[False],
+        "graph_gain": gains[True],
     }
+
+
+def lacks_a_way(row: dict[str, Any]) -> bool:
+    """Whether a compiled form of a model was not timed for lack of memory beside others."""
+    return any("out of memory" in why for why in _last_proof(row).get("missing", {}).values())
 
 
 def _times(row: dict[str, Any], key: str) -> dict[str, Any]:
@@ -67,7 +77,8 @@ def write_table(rows: list[dict[str, Any]]) -> str:
             lines.append(f"| {row['name']} | {row['fault']} {'| ' * 9}{row['seconds']:.0f} |")
             continue
         found = figures_of(row)
-        gains.append(found["gain"] or 1.0)
+        if found["gain"] is not None:
+            gains.append(found["gain"])
         kept = sum(piece["status"] == "kept" for piece in row["pieces"])
         cells = [_cell(found[column]) for column in _COLUMNS]
         rest = (row.get("proof") or {}).get("rest", "-")
@@ -76,13 +87,15 @@ def write_table(rows: list[dict[str, Any]]) -> str:
             f"| {row['name']} | {' | '.join(cells)} | {kept} of {parts} | {rest} | "
             f"{row['seconds']:.0f} |"
         )
+    ended = sum("fault" not in row for row in rows)
+    apart = f", {len(gains)} of them with a gain" if len(gains) < ended else ""
     if gains:
         mean = math.exp(sum(map(math.log, gains)) / len(gains))
         ahead, behind = sum(gain > 1.02 for gain in gains), sum(gain < 0.98 for gain in gains)
         timed = all(figures_of(row)["eager"] is not None for row in rows if "fault" not in row)
         kind = "measured" if timed else "estimated"
         lines.append(
-            f"\n{len(gains)} of {len(rows)} ended; geometric mean {mean:.3f}x, {kind}; "
+            f"\n{ended} of {len(rows)} ended{apart}; geometric mean {mean:.3f}x, {kind}; "
             f"{ahead} more than 2% faster, {behind} below 0.98."
         )
     return "\n".join(lines) + "\n"
@@ -110,7 +123,7 @@ def write_page(rows: Sequence[dict[str, Any]]) -> str:
         "Milliseconds of one forward; the best other way is the quickest of eager, `torch.compile`",
         "and max-autotune that is launched alike and was ready in time. `pieces` are those with",
         "kernels, of all that were to be tried. A model without any runs in the best other",
-        "way: its gain is 1.",
+        "way: its gain is 1. One has none whose compiled form ran out of memory beside other runs.",
         "",
         write_table(list(rows)),
         *("## Peak memory, MiB", "", "| model | eager | compile | kmem |", "|---|--:|--:|--:|"),
