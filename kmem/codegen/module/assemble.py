@@ -16,6 +16,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from kmem.codegen.module.alignment import Misaligned
 from kmem.codegen.module.constants import BEGIN, CONSTANT, END, Constants
@@ -166,8 +167,14 @@ def assemble_module(
     except Misaligned as ex:
         if len(plans) == 1:
             raise
-        logger.warning("no form of this module for %s sizes: %s", plans[1].name, ex)
+        _say_once(f"no form of this module for {plans[1].name} sizes: {ex}")
         return _assemble(title, problem_source, plans[:1], provenance)
+
+
+@cache
+def _say_once(text: str) -> None:
+    """A network's candidates are written dozens of times, and each would say the same."""
+    logger.warning(text)
 
 
 def with_evidence(source: str, evidence: str) -> str:
