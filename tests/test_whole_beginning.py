@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from test_whole_composed import state_of
 
 from kmem.errors import ExecutorError, ProblemError
+from kmem.host.lease import GpuLease
 from kmem.run.directory import RunDirectory
 from kmem.whole import beginning as beginning_module
-from kmem.whole import holding, process
+from kmem.whole import holding, process, turns
 from kmem.whole.beginning import Beginning
 from kmem.whole.optimizing import _minutes_for
 from kmem.whole.process import ask
@@ -266,3 +267,40 @@ def test_a_way_that_was_not_timed_before_the_time_was_over_is_missing(
     asked = Question("m.py", (), None, "match", "d", 1, True, against=against)
     assert proving.prove(asked, gpu=True).missing == {"max_autotune": LATE}
     assert proving.prove(replace(asked, time=False), gpu=False).missing == {}
+
+
+def test_inductor_tunes_in_turns_with_others_unless_the_gpu_is_held_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.runtime import benchmarking
+
+    lease = GpuLease(tmp_path, "card", lambda text: None)
+    opened: list[GpuLease] = []
+
+    def opened_anew() -> GpuLease:
+        opened.append(GpuLease(tmp_path, "card", lambda text: pytest.fail("it waits for itself")))
+        return opened[-1]
+
+    seen: list[bool] = []
+    tool = SimpleNamespace(benchmark=lambda: seen.append(opened[-1].is_alone))
+    monkeypatch.setattr(benchmarking, "benchmarker", tool)
+    monkeypatch.setattr(turns, "_lease", lambda: lease)
+    monkeypatch.setattr(turns, "_open", opened_anew)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with turns.tuning_in_turn():
+        tool.benchmark()
+        assert seen == [True] and opened[-1].is_alone  # kept for a moment
+    with lease.hold(exclusive=True, purpose="a test"), turns.tuning_in_turn():
+        pass
+    assert len(opened) == 1
+
+
+def test_modules_of_the_worker_leave_a_model_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {name: ModuleType(name) for name in ("tuning", "clocks")}
+    for name, module in own.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "results", raising=False)
+    path = [*sys.path]
+    assert turns.of_the_worker("tuning").tuning_in_turn
+    assert {name: sys.modules[name] for name in own} == own
+    assert "results" not in sys.modules and sys.path == path

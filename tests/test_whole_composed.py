@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -329,7 +329,7 @@ class ScriptedClock(Clock):
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
-        self.holds = self.rooms = 0
+        self.holds = self.rooms = self.tunings = 0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -341,6 +341,10 @@ class ScriptedClock(Clock):
     def with_room(self) -> Iterator[None]:
         self.rooms += 1
         yield
+
+    def tuning(self) -> AbstractContextManager[None]:
+        self.tunings += 1
+        return nullcontext()
 
     def time(self, call: Callable[[], object]) -> float:
         assert self.holds == 1

@@ -133,6 +133,11 @@ class GpuLease:
             file.write(f"{self._since:.3f} {until or time.time():.3f} {alone} {self._purpose}\n")
 
     @property
+    def is_alone(self) -> bool:
+        """Whether the GPU is held alone."""
+        return self._mode == fcntl.LOCK_EX
+
+    @property
     def place(self) -> tuple[str, str]:
         """Directory and UUID, with which another process can open the same lease."""
         return str(self._place[0]), self._place[1]

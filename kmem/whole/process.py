@@ -10,16 +10,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from kmem.errors import ExecutorError, first_line
 from kmem.memory.location import default_db_path
-from kmem.whole.turns import gpu_with_room, lacks_memory
+from kmem.whole.turns import gpu_with_room, lacks_memory, of_the_worker
 
 Tell = Callable[[Mapping[str, Any]], None]
-
-_WORKER = Path(__file__).parent.parent / "measure" / "worker"
 
 
 def ask(
@@ -100,10 +97,7 @@ def interpret_as_the_judge() -> None:
     By itself it cuts off what a GPU rounds to bfloat16, among others.
     """
     if os.environ.get("TRITON_INTERPRET") == "1":
-        sys.path.append(str(_WORKER))
-        from interpreting import prepare_interpreter  # of the worker, which has no package
-
-        prepare_interpreter()
+        of_the_worker("interpreting").prepare_interpreter()
 
 
 def answer(find: Callable[[dict[str, Any], Tell], Mapping[str, Any]]) -> None:

@@ -3,8 +3,12 @@
 So several models may be made fast side by side on one card, and none disturbs what another times.
 """
 
-from contextlib import AbstractContextManager
+import importlib
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -12,11 +16,42 @@ from kmem.host.lease import GpuLease
 from kmem.measure.resources import open_lease
 from kmem.memory.location import default_db_path
 
+_KMEM = Path(__file__).parent.parent
+#: Where the files of the judge's worker lie, which import each other by bare names.
+_WORKER = (str(_KMEM / "measure" / "worker"), str(_KMEM / "host"))
+
+
+def of_the_worker(name: str) -> ModuleType:
+    """A module of the judge's worker, in this process.
+
+    A model's own modules may have the same names: it finds them, before and after.
+    """
+    before = dict(sys.modules)
+    hidden = {each for place in _WORKER for each in _modules_in(place)}
+    for each in hidden & before.keys():
+        del sys.modules[each]
+    sys.path[:0] = _WORKER
+    try:
+        return importlib.import_module(name)
+    finally:
+        del sys.path[: len(_WORKER)]
+        for each in hidden & sys.modules.keys():
+            del sys.modules[each]
+        sys.modules.update({each: before[each] for each in hidden & before.keys()})
+
+
+def _modules_in(directory: str) -> list[str]:
+    return [file.stem for file in Path(directory).glob("*.py") if file.stem != "__init__"]
+
+
+def _open() -> GpuLease:
+    return open_lease(default_db_path().parent / "cache" / "locks", lambda text: None)
+
 
 @cache
 def _lease() -> GpuLease:
     """This process's own, until it ends: a hold within another would wait for a second one's."""
-    return open_lease(default_db_path().parent / "cache" / "locks", lambda text: None)
+    return _open()
 
 
 def gpu_alone() -> AbstractContextManager[None]:
@@ -30,6 +65,14 @@ def gpu_alone() -> AbstractContextManager[None]:
 def gpu_with_room() -> AbstractContextManager[None]:
     """As `gpu_alone`, and have the others give back the device memory that they merely keep."""
     return _lease().hold_with_room("a whole model that was out of memory")
+
+
+def tuning_in_turn() -> AbstractContextManager[None]:
+    """Have the GPU alone whenever Inductor times alternatives; it compiles them beside others."""
+    if _lease().is_alone:  # the tuning's own lease would wait for it
+        return nullcontext()
+    held: AbstractContextManager[None] = of_the_worker("tuning").tuning_in_turn(_open())
+    return held
 
 
 def lacks_memory(error: Exception) -> bool:

@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from kmem.whole.composing.compose import EAGER_REST
 from kmem.whole.graphs.source import Built
 from kmem.whole.process import leave_caches_of_kernels
 from kmem.whole.proving.oracle import training_step
-from kmem.whole.turns import gpu_alone, gpu_with_room, lacks_memory
+from kmem.whole.turns import gpu_alone, gpu_with_room, lacks_memory, tuning_in_turn
 
 Call = Callable[[], object]
 
@@ -43,7 +43,7 @@ _LOW, _HIGH = 7, 17
 EAGER = "eager"
 #: The compiled ways to run a model: modes of torch.compile by the names of baselines.
 COMPILED = {"compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
-#: Those that are chosen by timing, and so are compiled with the GPU for themselves.
+#: Those that are chosen by timing, with the GPU alone.
 _TUNED = ("max_autotune",)
 #: The composed model among the ways to run one.
 COMPOSED = "composed"
@@ -98,6 +98,10 @@ class Clock:
         """Have the GPU alone, and the memory that others merely keep."""
         with gpu_with_room():
             yield
+
+    def tuning(self) -> AbstractContextManager[None]:
+        """Have the GPU alone whenever Inductor times alternatives."""
+        return tuning_in_turn()
 
     def time(self, call: Call) -> float:
         """Milliseconds of the device's clock, from a cold L2 cache."""
@@ -267,7 +271,7 @@ class _Timing:
 
     def _noted(self, name: str, call: Call) -> Call | None:
         """Time a way, called and as a graph; returns the graph."""
-        if name not in _TUNED:  # what compiles alone disturbs nobody
+        with self.clock.tuning() if name in _TUNED else nullcontext():
             for _ in range(_WARM_UP):
                 call()
         with self.clock.alone():
