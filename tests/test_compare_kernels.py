@@ -371,6 +371,10 @@ def test_means_are_of_those_that_pass_and_of_all() -> None:
     assert "1 pass every draw" in page and "| 2_b | loses nan or infinity |" in page
 
 
+TIMED = {"theirs": 1.0, "eager": 1.0, "compile": 1.0}
+PASSES = {"theirs": {"status": "passed", "log": ""}}
+
+
 def test_a_file_has_one_row_and_the_gpu_s_goes_before_the_interpreter_s() -> None:
     timed = {"theirs": 4.0, "ours": 1.0}
     late = {"problem": "1_a", "late": "the judge", "times_ms": timed}
@@ -395,24 +399,32 @@ def test_a_file_has_one_row_and_the_gpu_s_goes_before_the_interpreter_s() -> Non
     ]
     assert found[0]["times_ms"] == timed and found[0]["judged_in"] == "interpreter"
     page = write_page(found, {"devices": "a card"})
-    assert "1 verdicts, marked (small sizes)" in page and "| 1_a | passed (small sizes) |" in page
-    assert "| 2_b | loses nan or infinity |" in page
+    assert "2 verdicts, marked (small sizes)" in page and "| 1_a | passed (small sizes) |" in page
+    assert "| 2_b | loses nan or infinity |" in page and "| 4_d | passed (small sizes) |" in page
+    rows["k/1_a/x/NVIDIA H100"] = {"problem": "1_a", "times_ms": {**timed, "theirs": 5.0}}
+    times = [each.get("times_ms") for each in one_of_each(rows) if each["problem"] == "1_a"]
+    assert times == [timed, {**timed, "theirs": 5.0}]
 
 
 @pytest.mark.parametrize(
-    ("given", "clock_only", "wanting"),
+    ("given", "clock_only", "where", "wanting"),
     [
-        ({"late": "the judge", "times_ms": {"theirs": 1.0}}, False, True),
-        ({"late": "the judge", "times_ms": {"theirs": 1.0}}, True, False),
-        ({"late": "the judge"}, True, True),
-        ({"late": "rival_clock.py", "judge": {"theirs": {"status": "passed"}}}, True, True),
-        ({"judge": {"theirs": {"status": "passed"}}}, False, False),  # there was no GPU
+        ({"late": "the judge", "times_ms": TIMED}, False, "h200", True),
+        ({"late": "the judge", "times_ms": TIMED}, True, "h200", False),
+        ({"late": "the judge", "times_ms": {"theirs": 1.0, "eager": 1.0}}, True, "h200", True),
+        ({"late": "the judge", "failures": {"theirs": "x", "eager": "y"}}, True, "h200", True),
+        ({"late": "the judge"}, True, "h200", True),
+        ({"late": "rival_clock.py", "judge": PASSES}, True, "h200", True),
+        ({"late": "rival_clock.py", "judge": PASSES, "times_ms": TIMED}, False, "h200", False),
+        ({"judge": PASSES}, False, "interpreter", False),
+        ({"judge": PASSES, "late": "rival_judging.py"}, False, "interpreter", False),
     ],
 )
 def test_what_is_tried_again_lacks_what_is_asked_for(
-    given: dict[str, object], clock_only: bool, wanting: bool
+    given: dict[str, object], clock_only: bool, where: str, wanting: bool
 ) -> None:
-    assert is_wanting(given, Namespace(clock_only=clock_only)) is wanting
+    options = Namespace(clock_only=clock_only, baselines=["eager", "compile"])
+    assert is_wanting(given, options, where) is wanting
 
 
 def test_without_a_gpu_the_page_has_no_times() -> None:
@@ -482,7 +494,7 @@ def test_a_directory_of_files_is_compared_once(tmp_path: Path) -> None:
     assert by_name["2_scale"]["their_gate"]["theirs"]["passed"] == 0
     call()
     assert len((out / "rows.jsonl").read_text().splitlines()) == 2
-    assert "| 1_scale | passed |" in (out / "page.md").read_text()
+    assert "| 1_scale | passed (small sizes) |" in (out / "page.md").read_text()
 
 
 #: A clock that asks for turns, and writes down how anybody else could have the GPU meanwhile.

@@ -1,16 +1,18 @@
 """A model is held to itself and timed beside its first pieces, and the rest in the end."""
 
 import json
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from test_lease import is_taken
 from test_whole_composed import state_of
 
 from kmem.errors import ExecutorError, ProblemError
@@ -20,7 +22,7 @@ from kmem.whole import beginning as beginning_module
 from kmem.whole import holding, process, turns
 from kmem.whole.beginning import Beginning
 from kmem.whole.optimizing import _minutes_for
-from kmem.whole.process import ask
+from kmem.whole.process import Tell, ask
 from kmem.whole.proving import proof as proving
 from kmem.whole.proving.clock import LATE
 from kmem.whole.proving.proof import Proof, Question
@@ -198,64 +200,81 @@ def test_a_question_ends_with_who_asked() -> None:
         )
 
 
-#: A module that tells an answer, and then takes its time or ends at once.
-TELLS = """
-import time
-from kmem.whole.process import answer
-
-def find(asked, tell):
-    for number in range(asked["tells"]):
-        tell({"number": number})
-    time.sleep(asked["sleeps"])
-    return {"number": "the last"}
-
-if __name__ == "__main__":
-    answer(find)
+#: A module that answers as `answer` does, prints beside that, and takes its time.
+ANSWERS = """
+import json, subprocess, sys, time
+asked = json.loads(sys.argv[1])
+for number in range(asked["tells"]):
+    print(f'\\nkmem answers {{"number": {number}}}', flush=True)
+print("a model prints\\n17", flush=True)
+if asked["child"]:  # keeps the pipes open
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
+time.sleep(asked["sleeps"])
 """
 
 
 @pytest.mark.parametrize(
-    ("tells", "sleeps", "found"), [(2, 600, 1), (2, 0, "the last"), (0, 0, "the last")]
+    ("tells", "sleeps", "child", "found"),
+    [
+        (2, 600, False, {"number": 1}),
+        (2, 0, False, {"number": 1}),
+        (0, 600, False, "has not ended within 2 s"),
+        (0, 0, False, "ended with 0"),
+        (2, 600, True, "has not ended within 2 s"),
+    ],
 )
-def test_what_was_told_before_the_time_was_over_is_the_answer(
-    tells: int, sleeps: float, found: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_last_answer_counts_that_was_told_in_time(
+    tells: int,
+    sleeps: float,
+    child: bool,
+    found: dict[str, int] | str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "tells_then_sleeps.py").write_text(TELLS, encoding="utf-8")
+    (tmp_path / "answers_then_sleeps.py").write_text(ANSWERS, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    asked = {"tells": tells, "sleeps": sleeps}
-    timeout_s = 60.0 if not sleeps else 20.0
-    answer = ask("tells_then_sleeps", asked, gpu=False, timeout_s=timeout_s)
-    assert answer == {"number": found}
+    monkeypatch.setattr(process, "_PIPES_S", 0.5)
+    asked = {"tells": tells, "sleeps": sleeps, "child": child}
+    told = nullcontext() if isinstance(found, dict) else pytest.raises(ExecutorError, match=found)
+    with told:
+        timeout_s = 2.0 if sleeps else 60.0
+        assert ask("answers_then_sleeps", asked, gpu=False, timeout_s=timeout_s) == found
 
 
-def test_what_ran_out_of_memory_is_answered_once_more_with_the_gpu_alone(
+def test_what_ran_out_of_memory_is_answered_once_more_when_there_is_room(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tries: list[bool] = []  # whether with room
+    rooms: list[bool] = []
 
-    @contextmanager
-    def room() -> Iterator[None]:
-        tries.append(True)
-        yield
-
-    def find(asked: dict[str, object], tell: object) -> dict[str, object]:
-        if not tries:
+    def find(asked: dict[str, object], tell: Tell) -> dict[str, object]:
+        tell({"told": len(rooms)})
+        if not rooms:
             raise torch.OutOfMemoryError("no room")
         return asked
 
-    monkeypatch.setattr(process, "gpu_with_room", room)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(process, "make_room", lambda: rooms.append(True))
     monkeypatch.setattr(sys, "argv", ["find", '{"asked": 1}'])
     process.answer(find)
-    assert json.loads(capsys.readouterr().out.strip()) == {"asked": 1} and tries == [True]
+    said = capsys.readouterr().out.split("\n")
+    assert [line for line in said if line] == [
+        'kmem answers {"told": 0}',
+        'kmem answers {"told": 1}',
+        'kmem answers {"asked": 1}',
+    ]
+    assert rooms == [True]
 
 
-def test_without_a_word_before_the_time_is_over_there_is_no_answer(
+def test_what_a_process_compiles_lies_with_kernels_and_then_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "tells_then_sleeps.py").write_text(TELLS, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(ExecutorError, match="has not ended within 2 s"):
-        ask("tells_then_sleeps", {"tells": 0, "sleeps": 600}, gpu=False, timeout_s=2.0)
+    monkeypatch.setenv("KMEM_DB", str(tmp_path / "kmem.db"))
+    for name, value in process._caches().items():
+        monkeypatch.setenv(name, value)
+    assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "cache" / "triton")  # of the judge
+    process.leave_caches_of_kernels()
+    for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        assert os.environ[name].startswith(str(tmp_path / "cache" / "whole"))
 
 
 def test_a_way_that_was_not_timed_before_the_time_was_over_is_missing(
@@ -269,30 +288,21 @@ def test_a_way_that_was_not_timed_before_the_time_was_over_is_missing(
     assert proving.prove(replace(asked, time=False), gpu=False).missing == {}
 
 
-def test_inductor_tunes_in_turns_with_others_unless_the_gpu_is_held_alone(
+def test_inductor_tunes_in_turns_with_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch._inductor.runtime import benchmarking
 
-    lease = GpuLease(tmp_path, "card", lambda text: None)
-    opened: list[GpuLease] = []
-
-    def opened_anew() -> GpuLease:
-        opened.append(GpuLease(tmp_path, "card", lambda text: pytest.fail("it waits for itself")))
-        return opened[-1]
-
+    opened = GpuLease(tmp_path, "card", lambda text: None)
     seen: list[bool] = []
-    tool = SimpleNamespace(benchmark=lambda: seen.append(opened[-1].is_alone))
+    tool = SimpleNamespace(benchmark=lambda: seen.append(is_taken(tmp_path)))
     monkeypatch.setattr(benchmarking, "benchmarker", tool)
-    monkeypatch.setattr(turns, "_lease", lambda: lease)
-    monkeypatch.setattr(turns, "_open", opened_anew)
+    monkeypatch.setattr(turns, "_open", lambda: opened)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     with turns.tuning_in_turn():
+        assert not is_taken(tmp_path)
         tool.benchmark()
-        assert seen == [True] and opened[-1].is_alone  # kept for a moment
-    with lease.hold(exclusive=True, purpose="a test"), turns.tuning_in_turn():
-        pass
-    assert len(opened) == 1
+    assert seen == [True] and not is_taken(tmp_path)
 
 
 def test_modules_of_the_worker_leave_a_model_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

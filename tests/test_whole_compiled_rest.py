@@ -307,7 +307,8 @@ def test_the_faster_rest_is_what_a_piece_is_held_in(
     monkeypatch.setattr(compiled_rest, "compile_graph", only_kernels)
     with torch.no_grad(), pytest.warns(UserWarning, match="no compiler"):
         found = time_whole(built, composed, wanted, clock)
-    assert found["rest"] == "compiled" and not found["missing"]
+    lacking = {name for name in found["missing"] if not name.endswith("_graph")}
+    assert found["rest"] == "compiled" and not lacking
     assert found["without"] == {name: [[19 / 20, 19 / 20]] for name in composed.kernels}
 
 

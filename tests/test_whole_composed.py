@@ -42,7 +42,8 @@ from kmem.whole.optimizing import (
     reached_so_far,
     why_finished,
 )
-from kmem.whole.proving.clock import Clock, Wanted, time_whole
+from kmem.whole.proving.clock import Wanted, _reason, time_whole
+from kmem.whole.proving.gpu_clock import Clock
 from kmem.whole.proving.proof import Proof, Question, find_proof
 from kmem.whole.report import write_model_report
 from kmem.whole.state import (
@@ -54,6 +55,7 @@ from kmem.whole.state import (
     write_state,
 )
 from kmem.whole.training.groups import with_backwards
+from kmem.whole.turns import lacks_memory
 
 H200 = named_target("h200")
 #: A kernel that runs what it replaces, one that leaves buffers as they are, and one that is wrong
@@ -337,10 +339,9 @@ class ScriptedClock(Clock):
         yield
         self.holds -= 1
 
-    @contextmanager
-    def with_room(self) -> Iterator[None]:
+    def make_room(self) -> None:
+        assert self.holds == 0
         self.rooms += 1
-        yield
 
     def tuning(self) -> AbstractContextManager[None]:
         self.tunings += 1
@@ -392,7 +393,10 @@ def test_ways_that_are_launched_alike_are_timed_in_pairs(tmp_path: Path) -> None
     ]
     assert all(each.gains["eager"] and each.without == proof.without for each in before)
     assert (proof.eager_ms, proof.composed_ms, proof.baselines_ms["compile"]) == (20, 11, 16)
-    assert proof.missing == {"max_autotune": "RuntimeError: no room"}
+    assert proof.missing == {
+        "composed_graph": "it could not be captured",
+        "max_autotune": "RuntimeError: no room",
+    }
     assert proof.peak_bytes["eager_graph"] == 7 and "composed_graph" not in proof.peak_bytes
     assert proof.gain(graph=False) == pytest.approx(("compile", 16 / 11, 16 / 11))
     assert proof.gain(graph=True) is None and proof.is_faster
@@ -427,7 +431,18 @@ def test_a_way_that_lacks_memory_beside_others_is_tried_with_the_gpu_alone(
         found = time_whole(built, composed, Wanted(("compile",)), clock)
     ways = {name: ms for name, ms in found["baselines_ms"].items() if name == "compile"}
     assert clock.rooms == 1 and ways == times
-    assert bool(times) or "out of memory" in found["missing"]["compile"]
+    assert clock.tunings == len(times)
+    if not times:  # what it says is asked for where gains are told
+        assert found["missing"]["compile"] == "it ran out of device memory"
+
+
+def test_a_compiler_s_own_error_is_told_and_what_ran_out_of_memory_is_told_from_it() -> None:
+    outer = RuntimeError("backend='inductor' raised:\nOutOfMemoryError: CUDA out of memory")
+    outer.inner_exception = ValueError("no such kernel")  # as torch's BackendCompilerFailed has it
+    assert lacks_memory(outer) and lacks_memory(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"))
+    assert not lacks_memory(ValueError("no such kernel"))
+    assert _reason(outer) == "ValueError: no such kernel"
+    assert _reason(ValueError("alone")) == "ValueError: alone"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -52,6 +52,9 @@ from kmem.run.setup.session import versions
 #: On a lent GPU machine only what lies under $OUT comes back.
 OUT = Path(os.environ.get("OUT", "runs")) / "compared"
 _TOOLS = Path(__file__).resolve().parent
+#: What a row that is tried again keeps where its verdict, or its times, had come.
+_OF_JUDGING = ("signs", "mends", "refused", "renamed", "alone", "added", "judge")
+_OF_TIMES = ("failures", "their_gate", "accuracy", "what_it_keeps", "times_ms")
 
 
 def released_file(directory: Path, problem: BenchProblem) -> Path | None:
@@ -82,9 +85,10 @@ def compare(
         "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "versions": ", ".join(map(" ".join, versions().items())),
     }
-    is_judged = "theirs" in earlier.get("judge", {})
-    if is_timed(earlier) or is_judged:
-        row = {name: value for name, value in earlier.items() if name not in ("late", "error")}
+    is_judged = where != INTERPRETER and "theirs" in earlier.get("judge", {})
+    is_clocked = is_timed(earlier, options.baselines)
+    kept = _OF_JUDGING * is_judged + _OF_TIMES * is_clocked
+    row |= {name: earlier[name] for name in kept if name in earlier}
     runs = str(options.runs.resolve()) if options.runs else ""
     asked = {
         "problem": problem.path,
@@ -98,7 +102,7 @@ def compare(
     dry = ["--dry"] if where == INTERPRETER else []
     try:
         _ask("rival_judging.py", [json.dumps(asked), *dry], options.seconds, row)
-        if not dry and not is_timed(earlier):
+        if not dry and not is_clocked:
             _clock(problem, theirs, row, options)
         row.pop("ours", None)
     except Exception as ex:  # noqa: BLE001 - one row must not end the others
@@ -244,15 +248,17 @@ def list_files(options: argparse.Namespace) -> None:
         print(f"{count:4}  {said}")
 
 
-def is_wanting(row: Mapping[str, Any], options: argparse.Namespace) -> bool:
+def is_wanting(row: Mapping[str, Any], options: argparse.Namespace, where: str) -> bool:
     """Whether a row lacks something that is asked for, because its time was over."""
-    lacks_times = "late" in row and not is_timed(row)
-    return lacks_times or (reason_of(row) == LATE and not options.clock_only)
+    lacks_times = where != INTERPRETER and not is_timed(row, options.baselines)
+    lacks_verdict = not options.clock_only and reason_of(row) == LATE
+    return lacks_verdict or ("late" in row and lacks_times)
 
 
-def is_timed(row: Mapping[str, Any]) -> bool:
-    """Whether the clock has a time of theirs."""
-    return "theirs" in row.get("times_ms", {})
+def is_timed(row: Mapping[str, Any], baselines: Sequence[str]) -> bool:
+    """Whether the clock has a time of theirs and of each baseline, or says why not."""
+    told = {**row.get("times_ms", {}), **row.get("failures", {})}
+    return {"theirs", *baselines} <= told.keys()
 
 
 def compare_all(
@@ -272,10 +278,10 @@ def compare_all(
                 continue
             digest = hashlib.sha256(theirs.read_bytes()).hexdigest()[:12]
             key = f"{problem.key}/{digest}/{where}"
-            if key not in rows or (options.again and is_wanting(rows[key], options)):
-                asked[pool.submit(compare, problem, theirs, options, where, rows.get(key, {}))] = (
-                    key
-                )
+            if key not in rows or (options.again and is_wanting(rows[key], options, where)):
+                earlier = rows.get(key, {})
+                begun = pool.submit(compare, problem, theirs, options, where, earlier)
+                asked[begun] = key
         for future in as_completed(asked):
             yield {"key": asked[future], **future.result()}
     finally:
@@ -283,7 +289,7 @@ def compare_all(
 
 
 def _distinct(values: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(values))
+    return "; ".join(dict.fromkeys(value for value in values if value))
 
 
 def main() -> None:
@@ -325,11 +331,11 @@ def main() -> None:
             print(f"{row['problem']}: {reason_of(row)} ({row['s']:.0f} s)", flush=True)
         is_whole = True
     shown = one_of_each(rows)
-    dates = sorted(row["date"] for row in shown) or [""]
+    dates = sorted(row["date"] for row in shown if "date" in row) or [""]
     head = {
-        "devices": _distinct(row["device"] for row in shown),
+        "devices": _distinct(row.get("device", "") for row in shown),
         "date": _distinct((dates[0], dates[-1])),
-        "versions": _distinct(row["versions"] for row in shown),
+        "versions": _distinct(row.get("versions", "") for row in shown),
         "theirs": str(options.theirs),
         "command": "python tools/compare_kernels.py " + " ".join(sys.argv[1:]),
     }

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from kmem.whole.holding import with_baselines
-from kmem.whole.proving.clock import is_graph
+from kmem.whole.proving.clock import LATE, is_graph
 from kmem.whole.proving.proof import Proof
+from kmem.whole.turns import lacks_memory
 
 _COLUMNS = ("eager", "best", "ours", "gain", "best_graph", "graph", "graph_gain")
 _PEAKS = ("eager", "compile", "composed")
@@ -27,8 +28,8 @@ def figures_of(row: dict[str, Any]) -> dict[str, float | None]:
     """Times in milliseconds, and gains over the best other way that is launched alike.
 
     A model of which nothing is kept runs as it is, in the best way there is: its gain is 1, as a
-    problem's is that `kmem bench` finds no improvement for. One whose compiled form ran out of
-    memory beside others has none, for it would be one over eager.
+    problem's is that `kmem bench` finds no improvement for. One whose compiled form had no time or
+    no memory has none, for it would be one over eager.
     """
     before = Proof(True, "", **_times(row, "beginning"))
     kept = bool(row.get("proved") and row.get("proof"))
@@ -55,8 +56,9 @@ def figures_of(row: dict[str, Any]) -> dict[str, float | None]:
 
 
 def lacks_a_way(row: dict[str, Any]) -> bool:
-    """Whether a compiled form of a model was not timed for lack of memory beside others."""
-    return any("out of memory" in why for why in _last_proof(row).get("missing", {}).values())
+    """Whether `torch.compile` of a model was not timed for lack of memory or of time."""
+    why = _last_proof(row).get("missing", {}).get("compile", "")
+    return why == LATE or lacks_memory(RuntimeError(why))
 
 
 def _times(row: dict[str, Any], key: str) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def write_page(rows: Sequence[dict[str, Any]]) -> str:
         "Milliseconds of one forward; the best other way is the quickest of eager, `torch.compile`",
         "and max-autotune that is launched alike and was ready in time. `pieces` are those with",
         "kernels, of all that were to be tried. A model without any runs in the best other",
-        "way: its gain is 1. One has none whose compiled form ran out of memory beside other runs.",
+        "way: its gain is 1. One whose `torch.compile` lacked memory or time has none.",
         "",
         write_table(list(rows)),
         *("## Peak memory, MiB", "", "| model | eager | compile | kmem |", "|---|--:|--:|--:|"),

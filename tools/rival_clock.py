@@ -287,8 +287,9 @@ def look_at(asked: Mapping[str, Any], device: str) -> Iterator[dict[str, Any]]:
         contest = Contest(asked["problem"], asked["kernels"], device)
         yield {"failures": contest.failures}
         for name in list(contest.kernels):
-            yield from turns.ask("shared" if contest.tunes_itself(name) else "none")
-            contest.compile(name)
+            if device == "cuda":
+                yield from turns.ask("shared" if contest.tunes_itself(name) else "none")
+                contest.compile(name)
             for part in (their_gate, accuracy, what_it_keeps):
                 yield from turns.ask("shared")
                 try:

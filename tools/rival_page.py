@@ -19,6 +19,8 @@ PASSED, LATE = "passed", "not judged in time"
 #: Where rows come from that no GPU made, and what a verdict at small sizes there is marked with.
 INTERPRETER, _SMALL = "interpreter", " (small sizes)"
 BASELINES = ("eager", "compile", "max_autotune")
+#: What belongs to a verdict beside it.
+_ABOUT_A_VERDICT = ("mends", "renamed", "alone", "added", "judged_in")
 #: Ours is slower than theirs by more than a GPU repeats from session to session.
 _LOSS = 0.98
 _DRAWS = 2000
@@ -50,27 +52,35 @@ _REASONS = (
 
 
 def one_of_each(rows: Mapping[str, Row]) -> list[Row]:
-    """A row for each file, in the problems' order: that of a GPU.
+    """A row for each file and GPU, in the problems' order; of a file that no GPU had, the
+    interpreter's.
 
-    Where its verdict did not come in time, that of the interpreter stands there (`judged_in`).
+    Where a GPU's verdict did not come in time, the interpreter's stands in its place; `judged_in`
+    says whose it is.
 
     Args:
         rows: by keys that end in where they were made.
     """
-    found: dict[str, Row] = {}
-    for key, row in sorted(rows.items(), key=lambda entry: not entry[0].endswith(INTERPRETER)):
-        file = key.rsplit("/", 1)[0]
-        if key.endswith(INTERPRETER) or "theirs" in row.get("judge", {}) or file not in found:
-            found[file] = row
+    small = {
+        file: {**row, "judged_in": INTERPRETER}
+        for key, row in rows.items()
+        for file, _, where in [key.rpartition("/")]
+        if where == INTERPRETER
+    }
+    found, seen = [], set()
+    for key, row in rows.items():
+        file, _, where = key.rpartition("/")
+        if where == INTERPRETER:
             continue
-        small = found[file]
-        theirs = small.get("judge", {}).get("theirs")
-        if theirs is None:
-            found[file] = row
-        else:
-            judge = {**row.get("judge", {}), "theirs": theirs}
-            found[file] = {**small, **row, "judge": judge, "judged_in": INTERPRETER}
-    return sorted(found.values(), key=lambda row: (problem_number(row["problem"]), row["problem"]))
+        seen.add(file)
+        other = small.get(file, {})
+        if "theirs" not in row.get("judge", {}) and "theirs" in other.get("judge", {}):
+            judge = {**row.get("judge", {}), "theirs": other["judge"]["theirs"]}
+            about = {name: other[name] for name in _ABOUT_A_VERDICT if name in other}
+            row = {**row, **about, "judge": judge}  # noqa: PLW2901 - the same row, completed
+        found.append(row)
+    found += [row for file, row in small.items() if file not in seen]
+    return sorted(found, key=lambda row: (problem_number(row["problem"]), row["problem"]))
 
 
 def reason_of(row: Row) -> str:

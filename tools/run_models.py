@@ -79,7 +79,7 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--piece-minutes", type=float, default=1.5)
     parser.add_argument("--jobs", type=int, default=1, help="models at once on a card; default: 1")
     parser.add_argument("--gpus", type=int, default=0, help="cards; default: what torch uses")
-    parser.add_argument("--baselines", help="as of kmem optimize")
+    parser.add_argument("--baselines", help="as of kmem optimize; default: its own")
     parser.add_argument("--dry", action="store_true", help="say how long it would take")
     parser.add_argument("--target", help="a device to estimate for, where there is no GPU")
     return parser.parse_args()
@@ -213,7 +213,8 @@ def _describe(row: dict[str, Any]) -> str:
     if "fault" in row:
         return f"{row['name']}: {row['fault']}"
     gain = figures_of(row)["gain"]
-    return f"{row['name']}: {gain or 1.0:.3f}x in {row['seconds']:.0f} s"
+    told = "no gain, for compile was not timed" if gain is None else f"{gain:.3f}x"
+    return f"{row['name']}: {told} in {row['seconds']:.0f} s"
 
 
 if __name__ == "__main__":

@@ -84,6 +84,8 @@ class GpuLease:
             yield
             return
         self._write_down()
+        if not self._has_room and self._is_room_wanted():
+            self._give_room()  # before it is waited for
         self._lock(wanted)
         self._purpose, self._since = purpose, time.time()
         started = time.monotonic()
@@ -98,16 +100,18 @@ class GpuLease:
 
     @contextmanager
     def hold_with_room(self, purpose: str) -> Iterator[None]:
-        """Hold the GPU alone, and have all who step aside for it give device memory back."""
-        fcntl.flock(self._room, fcntl.LOCK_SH)
-        self._has_room = True
+        """Hold the GPU alone; all who step aside for it, or wait, give device memory back."""
+        outer = self._has_room
         try:
+            fcntl.flock(self._room, fcntl.LOCK_SH)
+            self._has_room = True
             self._give_room()
             with self.hold(exclusive=True, purpose=purpose):
                 yield
         finally:
-            self._has_room = False
-            fcntl.flock(self._room, fcntl.LOCK_UN)
+            self._has_room = outer
+            if not outer:
+                fcntl.flock(self._room, fcntl.LOCK_UN)
 
     def _is_room_wanted(self) -> bool:
         """Whether another lease is held with room, or waits to be."""
@@ -131,11 +135,6 @@ class GpuLease:
         alone = int(self._mode == fcntl.LOCK_EX)
         with open(directory / f"gpu-{gpu}.{word}.holds", "a", encoding="utf-8") as file:
             file.write(f"{self._since:.3f} {until or time.time():.3f} {alone} {self._purpose}\n")
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the GPU is held alone."""
-        return self._mode == fcntl.LOCK_EX
 
     @property
     def place(self) -> tuple[str, str]:
@@ -181,11 +180,15 @@ class GpuLease:
         # Everyone passes the gate. Whoever waits to have the GPU alone keeps the gate shut, so that
         # processes that come later and would share the GPU cannot keep it waiting for ever.
         started = time.monotonic()
-        for file in (self._gate, self._file):
-            _wait_for(file, mode, on_wait or self._on_wait)
-        self.waited_s += time.monotonic() - started
-        fcntl.flock(self._gate, fcntl.LOCK_UN)
-        self._mode = mode
+        try:
+            for file in (self._gate, self._file):
+                _wait_for(file, mode, on_wait or self._on_wait)
+            self._mode = mode
+        finally:  # also where a deadline ends the wait, or ended it just now
+            if self._mode == fcntl.LOCK_UN:
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+            self.waited_s += time.monotonic() - started
 
 
 def _wait_for(file: TextIO, mode: int, on_wait: Callable[[str], None]) -> None:

@@ -203,8 +203,7 @@ def _begin_without_recall(
     blank = replace(remembered, winners=())
     plan = _plan(0, parts, situations, authors, blank)
     parts.recorder.record_plan(0, plan_after_recall(recalled, plan))
-    said = "fails here" if parts.history.best is None else "is not as fast here as it was"
-    parts.announce("recall", f"what memory holds {said}: begin as without it")
+    parts.announce("recall", "what memory holds does not hold here: begin as without it")
     return _write_and_measure(0, parts, plan, situations, authors, blank)
 
 

@@ -1,8 +1,8 @@
-"""A question to a process of its own: a module of kmem answers with lines of JSON, each whole.
+"""A question to a process of its own: a module of kmem answers with marked lines of JSON.
 
 What runs a user's model or a kernel on a GPU does so here, so that neither a crash nor the memory
-that it took stays with the run. The last line counts: what was known before the time was over is
-not lost.
+that it took stays with the run. Each line is a whole answer, and the last one counts: what was
+known before the time was over is not lost.
 """
 
 import json
@@ -10,13 +10,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from kmem.errors import ExecutorError, first_line
 from kmem.memory.location import default_db_path
-from kmem.whole.turns import gpu_with_room, lacks_memory, of_the_worker
+from kmem.whole.turns import lacks_memory, make_room, of_the_worker
 
 Tell = Callable[[Mapping[str, Any]], None]
+Find = Callable[[dict[str, Any], Tell], Mapping[str, Any]]
+
+#: What an answer's line begins with.
+_MARK = "kmem answers "
+#: How long the pipes of a killed process are read on.
+_PIPES_S = 5.0
 
 
 def ask(
@@ -46,49 +56,65 @@ def ask(
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
+        is_late = False
         try:
             if on_begun is not None:
                 on_begun(process)
             stdout, stderr = process.communicate(timeout=timeout_s)
-            is_late = False
         except subprocess.TimeoutExpired:
-            process.kill()
-            stdout, stderr = process.communicate()
-            stdout = stdout[: stdout.rfind("\n") + 1]  # it may have been ended in a line
             is_late = True
+            process.kill()
+            stdout, stderr = _left_by(process)
         finally:  # also where this thread is interrupted
             process.kill()
-    lines = stdout.strip().splitlines()
-    if is_late and not lines:
+    found = _last_answer(stdout)
+    if is_late and found is None:
         raise ExecutorError(f"{module} has not ended within {timeout_s:g} s")
-    if (process.returncode and not is_late) or not lines:
+    if found is None or (process.returncode and not is_late):
         said = (stderr.strip().splitlines() or ["no word"])[-1]
         raise ExecutorError(f"{module} ended with {process.returncode}: {said}")
-    found = json.loads(lines[-1])
     if "failed" in found:
         raise ExecutorError(found["failed"])
-    return dict(found)
+    return found
+
+
+def _left_by(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a killed process had written; nothing if a child of it keeps the pipes open."""
+    try:
+        return process.communicate(timeout=_PIPES_S)
+    except subprocess.TimeoutExpired:
+        return "", ""
+
+
+def _last_answer(stdout: str) -> dict[str, Any] | None:
+    """The last line that is an answer: a model may print, and the last line may be cut off."""
+    for line in reversed(stdout.splitlines()):
+        if line.startswith(_MARK):
+            with suppress(ValueError):
+                return dict(json.loads(line.removeprefix(_MARK)))
+    return None
 
 
 def _caches() -> dict[str, str]:
-    """Where compilers find what they made before: kernels for the judge of each piece, and the
-    model's compiled forms for its baselines.
-    """
+    """Where compilers keep what they make: kernels where the judge of each piece compiled them."""
     cache = default_db_path().parent / "cache"
-    return {
-        "TRITON_CACHE_DIR": str(cache / "triton"),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "baseline" / "inductor"),
-    }
+    return _caches_in(cache)
 
 
 def leave_caches_of_kernels() -> None:
-    """Have what this process compiles from now on in caches that no kernel's process writes.
+    """Have what this process compiles from now on in caches that no judge's worker writes.
 
     A kernel's could have left there what slows a baseline down.
     """
     if "TRITON_CACHE_DIR" in os.environ:
-        clean = default_db_path().parent / "cache" / "baseline" / "triton"
-        os.environ["TRITON_CACHE_DIR"] = str(clean)
+        os.environ.update(_caches_in(default_db_path().parent / "cache" / "whole"))
+
+
+def _caches_in(place: Path) -> dict[str, str]:
+    return {
+        "TRITON_CACHE_DIR": str(place / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+    }
 
 
 def interpret_as_the_judge() -> None:
@@ -100,33 +126,31 @@ def interpret_as_the_judge() -> None:
         of_the_worker("interpreting").prepare_interpreter()
 
 
-def answer(find: Callable[[dict[str, Any], Tell], Mapping[str, Any]]) -> None:
-    """Answer the question in the process's first argument on the last line of stdout.
+def answer(find: Find) -> None:
+    """Answer the question in the process's first argument on a line of stdout.
 
-    What ran out of device memory beside others is done once more with the GPU alone.
+    What ran out of device memory is done once more, after all have given back what they can.
 
     Args:
         find: is also given whom to tell an answer that stands if there is no time for a better one.
     """
     try:
-        found = _found(find, json.loads(sys.argv[1]))
+        found = _answer_of(find, json.loads(sys.argv[1]))
     except Exception as ex:  # noqa: BLE001 - kernels and the user's model may raise anything
         found = {"failed": first_line(ex)}
     _tell(found)
 
 
-def _found(
-    find: Callable[[dict[str, Any], Tell], Mapping[str, Any]], asked: dict[str, Any]
-) -> Mapping[str, Any]:
+def _answer_of(find: Find, asked: dict[str, Any]) -> Mapping[str, Any]:
     try:
         return find(asked, _tell)
     except RuntimeError as ex:
-        if not lacks_memory(ex):
+        if not torch.cuda.is_available() or not lacks_memory(ex):
             raise
-    with gpu_with_room():  # not in the handler, where the error holds what had the memory
-        return find(asked, _tell)
+    make_room()  # not in the handler, where the error holds what had the memory
+    return find(asked, _tell)
 
 
 def _tell(found: Mapping[str, Any]) -> None:
-    sys.stdout.write(f"\n{json.dumps(found)}\n")
+    sys.stdout.write(f"\n{_MARK}{json.dumps(found)}\n")
     sys.stdout.flush()

@@ -3,9 +3,10 @@
 So several models may be made fast side by side on one card, and none disturbs what another times.
 """
 
+import gc
 import importlib
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,8 @@ from kmem.memory.location import default_db_path
 _KMEM = Path(__file__).parent.parent
 #: Where the files of the judge's worker lie, which import each other by bare names.
 _WORKER = (str(_KMEM / "measure" / "worker"), str(_KMEM / "host"))
+#: What errors of torch, its compiler and NVIDIA's libraries say of that.
+_NO_MEMORY = ("out of memory", "ALLOC_FAILED")
 
 
 def of_the_worker(name: str) -> ModuleType:
@@ -62,19 +65,23 @@ def gpu_alone() -> AbstractContextManager[None]:
     return _lease().hold(exclusive=True, purpose="a whole model")
 
 
-def gpu_with_room() -> AbstractContextManager[None]:
-    """As `gpu_alone`, and have the others give back the device memory that they merely keep."""
-    return _lease().hold_with_room("a whole model that was out of memory")
+def make_room() -> None:
+    """Have this process and all others give back the device memory that they merely keep.
+
+    The GPU is theirs again then: what needs the room may take minutes.
+    """
+    gc.collect()  # what failed may hold tensors in cycles
+    with _lease().hold_with_room("a whole model that was out of memory"):
+        pass
 
 
 def tuning_in_turn() -> AbstractContextManager[None]:
     """Have the GPU alone whenever Inductor times alternatives; it compiles them beside others."""
-    if _lease().is_alone:  # the tuning's own lease would wait for it
-        return nullcontext()
     held: AbstractContextManager[None] = of_the_worker("tuning").tuning_in_turn(_open())
     return held
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Whether an error says that the device had no memory left."""
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
+    """Whether an error says that the device had no memory left, or that this was its cause."""
+    is_own = isinstance(error, torch.OutOfMemoryError)
+    return is_own or any(text in str(error) for text in _NO_MEMORY)

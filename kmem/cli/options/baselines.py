@@ -35,7 +35,8 @@ class BaselineOptions:
         metavar="NAME,...",
         default=",".join(BASELINES),
         show_default=True,
-        help="What a kernel must beat; timed beside the search.",
+        help="What a kernel must beat; timed beside the search. Of a whole model the ways to run "
+        "it that are timed; eager alone also leaves what is outside of its kernels uncompiled.",
     )
     baseline_minutes: float | None = option(
         "--baseline-minutes",

@@ -8,8 +8,8 @@ compiled model is a graph of its calls, so that both ways have the same kernels.
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,13 +28,12 @@ from kmem.whole.composing.binding import (
 from kmem.whole.composing.compose import EAGER_REST
 from kmem.whole.graphs.source import Built
 from kmem.whole.process import leave_caches_of_kernels
+from kmem.whole.proving.gpu_clock import Call, Clock
 from kmem.whole.proving.oracle import training_step
-from kmem.whole.turns import gpu_alone, gpu_with_room, lacks_memory, tuning_in_turn
+from kmem.whole.turns import lacks_memory
 
-Call = Callable[[], object]
-
-#: Pairs of timings, and what is written between two calls to empty the L2 cache, in bytes.
-_PAIRS, _FLUSHED_BYTES = 25, 256 * 2**20
+#: Pairs of timings.
+_PAIRS = 25
 #: Calls before the first that is timed.
 _WARM_UP = 5
 #: Of so many ratios in order, the places between which the median lies with 95%. Source: the
@@ -43,8 +42,6 @@ _LOW, _HIGH = 7, 17
 EAGER = "eager"
 #: The compiled ways to run a model: modes of torch.compile by the names of baselines.
 COMPILED = {"compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
-#: Those that are chosen by timing, with the GPU alone.
-_TUNED = ("max_autotune",)
 #: The composed model among the ways to run one.
 COMPOSED = "composed"
 #: What names of ways that are launched as one CUDA graph end in.
@@ -52,6 +49,7 @@ GRAPH = "_graph"
 #: Between names of pieces without which a model is timed at once.
 TOGETHER = "+"
 LATE = "it was not ready in time"
+NO_MEMORY = "it ran out of device memory"
 #: The most seconds for all compiled ways of a model together.
 LONGEST_COMPILE_S = 200.0
 
@@ -82,61 +80,6 @@ class _Way:
     name: str
     call: Call
     graph: Call | None
-
-
-class Clock:
-    """Calls run and timed on the GPU; a stand-in for it serves tests."""
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Have the GPU for this process, as every run that times something on it does."""
-        with gpu_alone():
-            yield
-
-    @contextmanager
-    def with_room(self) -> Iterator[None]:
-        """Have the GPU alone, and the memory that others merely keep."""
-        with gpu_with_room():
-            yield
-
-    def tuning(self) -> AbstractContextManager[None]:
-        """Have the GPU alone whenever Inductor times alternatives."""
-        return tuning_in_turn()
-
-    def time(self, call: Call) -> float:
-        """Milliseconds of the device's clock, from a cold L2 cache."""
-        torch.empty(_FLUSHED_BYTES, dtype=torch.int8, device="cuda").zero_()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        return float(start.elapsed_time(end))
-
-    def peak(self, call: Call) -> int:
-        """The most bytes that are allocated in a call, those that were before it included."""
-        torch.cuda.reset_peak_memory_stats()
-        call()
-        torch.cuda.synchronize()
-        return int(torch.cuda.max_memory_allocated())
-
-    def graph(self, call: Call) -> Call | None:
-        """A call as one CUDA graph; None where it cannot be captured."""
-        try:
-            call()
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                call()
-            return graph.replay
-        except RuntimeError:
-            return None
-
-    def compile(self, forward: Callable[..., Any], mode: str) -> Callable[..., Any]:
-        """What torch.compile makes of a forward."""
-        torch.compiler.reset()
-        return torch.compile(forward, mode=mode)
 
 
 def is_graph(name: str) -> bool:
@@ -198,13 +141,11 @@ class _Timing:
         against = tuple(name for name in names if name in COMPILED)
         leave_caches_of_kernels()
         for name in (*wanted.baselines, *against):
-            tell(self._found(rest, gains, without))
-            way = self._compiled(name)
-            if way is not None and ours is not None and name in against:
-                gains |= self._gains(way, ours)
-        return self._found(rest, gains, without)
+            tell(self._known(rest, gains, without))
+            gains |= self._compiled(name, ours if name in against else None)
+        return self._known(rest, gains, without)
 
-    def _found(
+    def _known(
         self,
         rest: str,
         gains: Mapping[str, tuple[float, float]],
@@ -212,14 +153,14 @@ class _Timing:
     ) -> dict[str, Any]:
         """What is known so far, by the fields of a `Proof`."""
         compared = gains.get(EAGER, (None, None))
-        ours = (EAGER, COMPOSED)
+        apart = (EAGER, COMPOSED)
         return {
             "eager_ms": self.times[EAGER],
             "composed_ms": self.times.get(COMPOSED),
             "rest": rest,
             "ratio": compared[0],
             "ratio_low": compared[1],
-            "baselines_ms": {name: ms for name, ms in self.times.items() if name not in ours},
+            "baselines_ms": {name: ms for name, ms in self.times.items() if name not in apart},
             "peak_bytes": dict(self.peaks),
             "missing": dict(self.missing),
             "gains": {name: list(found) for name, found in gains.items()},
@@ -264,14 +205,14 @@ class _Timing:
         return rest, ways[rest]
 
     def _rename(self, name: str, new: str) -> None:
-        for held in (self.times, self.peaks):
+        for held in (self.times, self.peaks, self.missing):
             for suffix in ("", GRAPH):
                 if name + suffix in held:
                     held[new + suffix] = held.pop(name + suffix)
 
     def _noted(self, name: str, call: Call) -> Call | None:
         """Time a way, called and as a graph; returns the graph."""
-        with self.clock.tuning() if name in _TUNED else nullcontext():
+        with self.clock.tuning() if name in COMPILED else nullcontext():
             for _ in range(_WARM_UP):
                 call()
         with self.clock.alone():
@@ -286,29 +227,41 @@ class _Timing:
                 self.times[name + GRAPH] = statistics.median(
                     self.clock.time(made[0]) for _ in range(_PAIRS)
                 )
+            else:
+                self.missing[name + GRAPH] = "it could not be captured"
             return made[0]
 
-    def _compiled(self, name: str) -> _Way | None:
-        """A compiled way to run the model; None if there is none, which is said."""
+    def _compiled(self, name: str, ours: _Way | None) -> dict[str, tuple[float, float]]:
+        """Time a compiled way to run the model, or say why there is none; its time over ours.
+
+        Args:
+            ours: what it is compared with in pairs.
+        """
         try:
             with deadline(max(1.0, self.until - time.monotonic())):
                 try:
-                    return self._compiled_now(name)
+                    return self._compiled_now(name, ours)
                 except RuntimeError as ex:
                     if not lacks_memory(ex):
                         raise
-                with self.clock.with_room():  # it lacked what others had
-                    return self._compiled_now(name)
+                torch.compiler.reset()
+                self.clock.make_room()
+                return self._compiled_now(name, ours)
         except DeadlinePassed:
-            self.missing[name] = LATE
+            why = LATE
         except Exception as ex:  # noqa: BLE001 - compilers raise anything
-            self.missing[name] = first_line(ex)
-        return None
+            why = NO_MEMORY if lacks_memory(ex) else _reason(ex)
+        if name in self.times:
+            name += GRAPH
+        if name not in self.times:
+            self.missing[name] = why
+        return {}
 
-    def _compiled_now(self, name: str) -> _Way:
+    def _compiled_now(self, name: str, ours: _Way | None) -> dict[str, tuple[float, float]]:
         compiled = self.clock.compile(self.module.forward, COMPILED[name])
         call = _with_forward(self.module, compiled, self.call)
-        return _Way(name, call, self._noted(name, call))
+        way = _Way(name, call, self._noted(name, call))
+        return self._gains(way, ours) if ours is not None else {}
 
     def _gains(self, other: _Way, ours: _Way) -> dict[str, tuple[float, float]]:
         """Another way's time over ours, called and as graphs: the median and its lower end."""
@@ -388,3 +341,8 @@ def _put_forward(module: nn.Module, before: Callable[..., Any] | None) -> None:
         module.forward = before
     else:
         vars(module).pop("forward", None)
+
+
+def _reason(error: Exception) -> str:
+    """What a compiler says, which may stand in an error that says where it stood."""
+    return first_line(getattr(error, "inner_exception", None) or error)
