@@ -118,11 +118,14 @@ def _has_known_types(graph: OpGraph, node: Node) -> bool:
 def _may_forget_input(graph: OpGraph, node: Node) -> bool:
     """Whether an in-place operator may be written out of place.
 
-    It may if it alone reads its input, and that is memory of its own and no view or argument.
+    It may if it alone reads its input, and that is memory of its own and no view or argument, nor
+    one that was changed in place before.
     """
     source = node.args[0]
     producer = graph.node(source.name) if isinstance(source, Ref) else None
     if producer is None or not graph.has_one_user(source.name):
         return False
+    if producer.is_in_place:
+        return _may_forget_input(graph, producer)
     operator = find_operator(producer.target)
     return operator is not None and (operator.is_fresh or isinstance(operator.lowering, Pointwise))

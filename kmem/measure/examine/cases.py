@@ -6,7 +6,9 @@ import torch
 
 from kmem.measure.examine.examination import Examination, HowToRun, Refused
 from kmem.measure.examine.places import check_places
+from kmem.measure.oracle.answers.answer import Answer
 from kmem.measure.oracle.answers.expected import Expected
+from kmem.measure.oracle.correctness import is_within, measure_error
 from kmem.measure.oracle.inputs.families import NON_FINITE
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.records import Status
@@ -85,6 +87,24 @@ def check_other_parameters(examination: Examination, seed_for: Callable[..., int
         check("replaced")
 
 
+def _check_input(
+    examination: Examination, answer: Answer, index: int, value: object, family: str
+) -> None:
+    """Hold an input that the module itself writes to to what it leaves there. Raises Refused."""
+    assert isinstance(value, torch.Tensor)
+    eager, oracle = answer.changed_inputs[index], answer.oracle_inputs[index]
+    floor = examination.loaded_reference.module.floor_for(value.dtype)
+    found, own = (measure_error(each.to(oracle.device), oracle, eager) for each in (value, eager))
+    if not is_within(found, own, floor):
+        detail = found.fault or (
+            f"relative error {found.relative_error:.2e} (eager {own.relative_error:.2e})"
+        )
+        raise Refused(
+            Status.WRONG_VALUES,
+            f"{family}: input {index} is not what the module leaves there: {detail}",
+        )
+
+
 def check_run(
     examination: Examination,
     inputs: SharedArguments,
@@ -94,7 +114,7 @@ def check_run(
     seed: int,
     how: HowToRun | None = None,
 ) -> None:
-    """One forward: it changes the inputs that the module changes, and no others, and is accurate.
+    """One forward: it leaves in inputs what the module leaves there, and is accurate.
 
     Args:
         family: or the name of a layout or size.
@@ -118,11 +138,8 @@ def check_run(
             Status.MUTATED_INPUT,
             f"{family}: input {min(changed - allowed)} was changed by the forward",
         )
-    if allowed - changed:
-        raise Refused(
-            Status.WRONG_VALUES,
-            f"{family}: the module modifies input {min(allowed)}, the candidate does not",
-        )
+    for index in sorted(allowed):
+        _check_input(examination, expected.answer, index, inputs.shared_values[index], family)
     same_layout = inputs is examination.loaded_reference.inputs.shared
     check_places(examination.places, expected.answer, same_layout=same_layout)
     examination.compare(values, expected, family, seed, forgive_noise=True)

@@ -84,6 +84,11 @@ class SharedArguments:
         ]
 
     @property
+    def shared_values(self) -> list[object]:
+        """What workers are called with, and after `fetch` what they left there."""
+        return [_value_of(item) for item in self.items]
+
+    @property
     def can_hold_expanded(self) -> bool:
         """Whether elements may share memory: not where values travel through the host."""
         return all(item.host is None for item in self.items if isinstance(item, SharedTensor))

@@ -1,5 +1,6 @@
 """What is right of one case beside the values of outputs, and how far outputs were from it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -61,7 +62,9 @@ class Answer:
     returns_tuple: bool
     layouts: tuple[torch.Tensor, ...]
     floors: tuple[float, ...]  # the error allowed in each output whatever eager does
-    changed_inputs: tuple[int, ...] = ()  # indices of inputs that the module itself modifies
+    # what the module leaves in inputs that it writes to, by index
+    changed_inputs: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    oracle_inputs: Mapping[int, torch.Tensor] = field(default_factory=dict)
     aliases_inputs: bool = False  # whether an output of the module is a view of an input
     shares_outputs: bool = False  # whether two outputs of the module share memory
     # buffers after the forward, those that it changed

@@ -1,7 +1,7 @@
 """One case in one piece: the module's own answer beside the float64 oracle's."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -29,14 +29,8 @@ def run_whole(
 ) -> WholeAnswer:
     """The answer of a module that draws no random numbers; eager may modify the inputs."""
     double = module.run_oracle(values, seed, may_cut=True)
-    versions = [value._version if isinstance(value, torch.Tensor) else 0 for value in values]
     eager = module.run_eager(values, seed)
-    changed = tuple(
-        index
-        for index, value in enumerate(values)
-        if isinstance(value, torch.Tensor) and value._version != versions[index]
-    )
-    answer = _describe(module, eager, double, changed, is_elementwise=is_elementwise)
+    answer = _describe(module, eager, double, is_elementwise=is_elementwise)
     return WholeAnswer(answer, eager.outputs, double.outputs, partial(_oracle_of, module, seed))
 
 
@@ -61,7 +55,8 @@ def run_drawn(
         run = partial(_oracle_of, module, seed)
     else:
         oracle, run = double.outputs, partial(_dealt_oracle, module, seed, draws)
-    answer = _describe(module, eager, double, (), is_elementwise=is_elementwise)
+    alone = replace(eager, changed_inputs={})
+    answer = _describe(module, alone, double, is_elementwise=is_elementwise)
     return WholeAnswer(answer, eager.outputs, oracle, run)
 
 
@@ -83,7 +78,6 @@ def _describe(
     module: ReferenceModule,
     eager: Forward,
     double: Forward,
-    changed: tuple[int, ...],
     *,
     is_elementwise: bool,
 ) -> Answer:
@@ -91,7 +85,11 @@ def _describe(
         double.returns_tuple,
         layouts_of(eager.outputs),
         module.floors_for(eager.outputs),
-        changed,
+        eager.changed_inputs,
+        {
+            index: double.changed_inputs.get(index, widen(value))
+            for index, value in eager.changed_inputs.items()
+        },
         eager.aliases_inputs,
         eager.shares_outputs,
         eager.changed_buffers,

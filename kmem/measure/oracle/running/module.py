@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -48,6 +48,8 @@ class Forward:
     returns_tuple: bool
     aliases_inputs: bool = False  # whether an output was a view of an input
     shares_outputs: bool = False  # whether two outputs shared memory
+    # what it left in inputs that it wrote to, by index
+    changed_inputs: Mapping[int, torch.Tensor] = field(default_factory=dict)
 
 
 class ReferenceModule:
@@ -161,11 +163,13 @@ class ReferenceModule:
         Args:
             calls: how many in a row, each from the state that the one before left; the last counts.
         """
+        before = _versions(values)
         with contract_flags(self.contract.precision), torch.no_grad(), self._products():
             for _ in range(calls):
                 seed_generators(seed, self.device)
                 result = self.model(*values)
             outputs, returns_tuple = leaves_of(result)
+        left = {index: value.clone() for index, value in _written(values, before).items()}
         given = {
             value.untyped_storage().data_ptr()
             for value in values
@@ -179,7 +183,7 @@ class ReferenceModule:
             for value, is_view in zip(outputs, views, strict=True)
         )
         return Forward(
-            outputs, self._take_changes(self.model), returns_tuple, any(views), is_shared
+            outputs, self._take_changes(self.model), returns_tuple, any(views), is_shared, left
         )
 
     def _products(self) -> AbstractContextManager[object]:
@@ -218,7 +222,13 @@ class ReferenceModule:
         self._double = None  # what was cut off may have changed its buffers
         on_cpu = [value.cpu() if isinstance(value, torch.Tensor) else value for value in values]
         ran = self._run_double(copy_module(self._double_model()).cpu(), on_cpu, seed, calls)
-        return replace(ran, outputs=tuple(value.to(self.device) for value in ran.outputs))
+        return replace(
+            ran,
+            outputs=tuple(value.to(self.device) for value in ran.outputs),
+            changed_inputs={
+                index: value.to(self.device) for index, value in ran.changed_inputs.items()
+            },
+        )
 
     def _find_adding(self, values: Sequence[object], seed: int) -> Adding | None:
         self._double = None  # what was cut off may have changed it
@@ -239,7 +249,7 @@ class ReferenceModule:
             return last[0].outputs
 
         outputs = adding.run(run, values)
-        return replace(last[0], outputs=outputs)
+        return replace(last[0], outputs=outputs, changed_inputs={})
 
     def run_double(self, values: Sequence[object], seed: int, *, calls: int = 1) -> Forward:
         """The answer in float64. Raises torch.OutOfMemoryError: if the device has no room.
@@ -274,12 +284,14 @@ class ReferenceModule:
             value.clone() if isinstance(value, torch.Tensor) and value is given else value
             for value, given in zip(doubled, values, strict=True)
         ]
+        before = _versions(doubled)
         with torch.no_grad(), in_double(self.problem):
             for _ in range(calls):
                 seed_generators(seed, self.device)
                 result = model(*doubled)
             outputs, returns_tuple = leaves_of(result)
-        return Forward(outputs, self._take_changes(model), returns_tuple)
+        left = _written(doubled, before)
+        return Forward(outputs, self._take_changes(model), returns_tuple, changed_inputs=left)
 
     def _take_changes(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
         """Buffers that a forward changed; the module is put back to its initial state."""
@@ -293,6 +305,20 @@ class ReferenceModule:
                     changed[name] = value.clone()
                     value.copy_(start)
         return changed
+
+
+def _versions(values: Sequence[object]) -> list[int]:
+    """How often each value was written to; 0 for what is no tensor."""
+    return [value._version if isinstance(value, torch.Tensor) else 0 for value in values]
+
+
+def _written(values: Sequence[object], before: Sequence[int]) -> dict[int, torch.Tensor]:
+    """The tensors that were written to since, by index."""
+    return {
+        index: value
+        for index, value in enumerate(values)
+        if isinstance(value, torch.Tensor) and value._version != before[index]
+    }
 
 
 @contextmanager
