@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from test_memory_store import RUN, make_attempt, make_outcome
 
 from kmem.cli.runs.runs import runs
+from kmem.errors import MemoryStoreError
 from kmem.memory.store import Memory
 from kmem.records import Problem, Run, RunState
 from kmem.run.directory import RunDirectory
@@ -120,3 +121,11 @@ def test_pruning_leaves_directories_of_others_and_runs_at_work(
         assert ids() == ["r-done", "r-killed"]
     assert (tmp_path / "failed" / "report.md").read_text() == "failed"
     assert (tmp_path / "killed" / "report.md").exists()
+
+
+@pytest.mark.parametrize("command", ["show", "diff"])
+def test_a_run_may_be_named_by_its_directory(command: str, past: dict[str, Run]) -> None:
+    named, plain = (kmem(command, word) for word in (past["done"].out_dir, "r-done"))
+    assert named.exit_code == plain.exit_code == 0 and named.stdout == plain.stdout != ""
+    with pytest.raises(MemoryStoreError, match="No run '/nobody'"):
+        kmem(command, "/nobody")

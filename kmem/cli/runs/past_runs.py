@@ -12,6 +12,7 @@ from rich.table import Table
 from kmem.cli.display.entries import describe_entry, describe_time, entry_data, seen_state
 from kmem.cli.options.past_runs import RunFilter, read_moment
 from kmem.cli.options.records import nested, option, takes
+from kmem.cli.options.run_name import RUN_NAME
 from kmem.curate.change import diff_sources
 from kmem.errors import MemoryStoreError
 from kmem.memory.runs.entries import RunEntry
@@ -46,7 +47,7 @@ class _Compared:
 def compare(run_ids: tuple[str, ...], as_json: bool) -> None:
     """Show runs side by side: what was asked, what came of it, and what each skill reached.
 
-    Each RUN may be a unique prefix of its id.
+    Each RUN may be a unique prefix of its id, or its directory.
     """
     if len(run_ids) < 2:
         raise click.UsageError("Name at least two runs")
@@ -115,7 +116,7 @@ def _facts(one: _Compared) -> dict[str, str]:
 
 
 @click.command("diff")
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", type=RUN_NAME)
 @click.argument("number", metavar="[ATTEMPT]", type=click.IntRange(min=1), required=False)
 @click.option(
     "--with", "other_id", metavar="RUN", help="Compare with the best kernel of this run instead."
@@ -124,7 +125,8 @@ def diff(run_id: str, number: int | None, other_id: str | None) -> None:
     """Show what an attempt changed: its kernel against the one it was made from.
 
     ATTEMPT is its number in `kmem runs show RUN`; without it the best kernel is taken. A kernel
-    that was made from none is compared with the module. RUN may be a unique prefix of its id.
+    that was made from none is compared with the module. RUN may be a unique prefix of its id, or
+    its directory.
     """
     with Memory.to_read() as memory:
         run = memory.runs.get(run_id)

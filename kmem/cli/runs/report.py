@@ -4,12 +4,13 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.options.run_name import RUN_NAME
 from kmem.memory.store import Memory
 from kmem.run.directory import RunDirectory
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", type=RUN_NAME)
 @click.option("--html", "as_html", is_flag=True, help="Write the page of the run as one file.")
 @click.option(
     "--out",
@@ -20,7 +21,7 @@ def report(run_id: str, as_html: bool, out: Path | None) -> None:
     """Show the report of a run, or write its page as one HTML file.
 
     The file needs nothing else: it has its styles, its plot and the source of its fastest kernels,
-    and runs no script. RUN may be a unique prefix of its id.
+    and runs no script. RUN may be a unique prefix of its id, or its directory.
     """
     with Memory.to_read() as memory:
         run = memory.runs.get(run_id)

@@ -4,12 +4,13 @@ import json
 
 import click
 
+from kmem.cli.options.run_name import RUN_NAME
 from kmem.cli.runs.rounds import describe_round, no_such_round, read_rounds, round_data
 from kmem.memory.store import Memory
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", type=RUN_NAME)
 @click.argument("number", metavar="[ROUND]", type=click.IntRange(min=0), required=False)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object: the rounds under `rounds`."
@@ -20,7 +21,7 @@ def why(run_id: str, number: int | None, as_json: bool) -> None:
     Shows the diagnosis with its evidence, each skill offered with its reasons, what was planned and
     what was vetoed, what came of it beside what was predicted, and what was learnt: claims that the
     next profile settled.
-    RUN may be a unique prefix of its id.
+    RUN may be a unique prefix of its id, or its directory.
     """
     with Memory.to_read() as memory:
         run = memory.runs.get(run_id)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.options.run_name import RUN_NAME
 from kmem.cli.skills.registered_skills import find_skill, load_skills
 from kmem.curate.distill import distill_runs
 from kmem.curate.export import export_skills
@@ -82,7 +83,7 @@ def remove_skill(registry: Registry, name: str) -> None:
 
 
 @click.command("distill")
-@click.argument("run_id", metavar="[RUN]", required=False)
+@click.argument("run_id", metavar="[RUN]", type=RUN_NAME, required=False)
 @click.option(
     "--all", "every", is_flag=True, help="Distill every run of this memory instead of one."
 )

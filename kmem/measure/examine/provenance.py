@@ -98,6 +98,7 @@ NOT_COMPUTING = frozenset(
         "sym_size",
         "sym_stride",
         "sym_numel",
+        "_assert_tensor_metadata",  # torch.export leaves it beside casts
     }
 )
 

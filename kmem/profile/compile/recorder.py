@@ -33,6 +33,7 @@ _FREE = """
 empty empty_like empty_strided new_empty new_empty_strided detach alias view _unsafe_view
 _reshape_alias as_strided t transpose permute expand slice select unsqueeze squeeze split
 split_with_sizes chunk unbind lift_fresh is_pinned sym_size sym_stride sym_numel narrow unfold
+_assert_tensor_metadata
 """
 _FREE_OPERATORS = frozenset(f"aten.{name}" for name in _FREE.split())
 #: What was read out of binaries, by their digest: a verdict compiles again what was compiled for
