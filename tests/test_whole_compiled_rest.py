@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from models_for_tests import model_named
-from test_whole_composed import RIGHT, WRONG, ScriptedClock, composed_of, state_of
+from test_whole_composed import RIGHT, WRONG, ScriptedClock, composed_of, note_forwards, state_of
 from torch import fx
 from torch._dynamo.backends.debugging import aot_eager
 from torch.utils import _pytree as pytree
@@ -280,11 +280,7 @@ def test_the_faster_rest_is_what_a_piece_is_held_in(
     text = model_named("norms", tmp_path)
     composed = composed_of(text, tmp_path)
     built = build_real(read_source(text))
-
-    def note(module: torch.nn.Module, args: object) -> None:
-        module.last = vars(module).get("forward")
-
-    built.module.register_forward_pre_hook(note)
+    note_forwards(built.module)
     clock = RestClock(built.module)
     wanted = Wanted(without=composed.kernels, rests=("eager", "compiled"))
     with torch.no_grad():

@@ -369,16 +369,21 @@ class ScriptedClock(Clock):
         return lambda *args: forward(*args)
 
 
+def note_forwards(model: torch.nn.Module) -> None:
+    """Have a model keep, for a `ScriptedClock`, the forward that is in the place of its own."""
+
+    def note(module: torch.nn.Module, args: object) -> None:
+        module.last = vars(module).get("forward")
+
+    model.register_forward_pre_hook(note)
+
+
 def test_ways_that_are_launched_alike_are_timed_in_pairs(tmp_path: Path) -> None:
     text = model_named("blocks", tmp_path)
     composed = composed_of(text, tmp_path)
     built = build_real(read_source(text))
     model = built.module
-
-    def note(module: torch.nn.Module, args: object) -> None:
-        model.last = vars(module).get("forward")
-
-    model.register_forward_pre_hook(note)
+    note_forwards(model)
     with torch.no_grad():
         ways = ("compile", "max_autotune")
         wanted = Wanted(ways, ("compile", "compile_graph"), composed.kernels[:1])
@@ -414,9 +419,6 @@ def test_a_way_that_lacks_memory_beside_others_is_tried_with_the_gpu_alone(
     built = build_real(read_source(text))
     model = built.module
 
-    def note(module: torch.nn.Module, args: object) -> None:
-        model.last = vars(module).get("forward")
-
     class ShortOfMemory(ScriptedClock):
         def compile(self, forward: Callable[..., object], mode: str) -> Callable[..., object]:
             nonlocal short
@@ -425,7 +427,7 @@ def test_a_way_that_lacks_memory_beside_others_is_tried_with_the_gpu_alone(
                 raise RuntimeError("CUDA error: out of memory")
             return super().compile(forward, mode)
 
-    model.register_forward_pre_hook(note)
+    note_forwards(model)
     with torch.no_grad():
         clock = ShortOfMemory(model)
         found = time_whole(built, composed, Wanted(("compile",)), clock)
