@@ -3,12 +3,14 @@
 Inductor takes its turn too while it tunes.
 """
 
+import fcntl
 import importlib
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import TextIO
 
 import pytest
 
@@ -303,3 +305,50 @@ def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path
         check_provenance(examination, 0, gpu=True)
     assert alone == {commands.Operators: False, commands.Kernels: True}
     assert examination.gpu_kernels == (("scale", 5.0),)
+
+
+class TooLate(Exception):
+    """A deadline that passed."""
+
+
+def test_a_wait_that_a_deadline_ends_leaves_nothing_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pass_deadline(text: str) -> None:
+        raise TooLate
+
+    holder = GpuLease(tmp_path, "card", lambda text: None)
+    waiter = GpuLease(tmp_path, "card", pass_deadline)
+    with holder.hold(exclusive=True, purpose="a test"):
+        with pytest.raises(TooLate), waiter.hold(exclusive=True, purpose="a test"):
+            pass
+        with pytest.raises(TooLate), waiter.hold_with_room("a test"):
+            pass
+    assert not is_taken(tmp_path)
+    # a signal may come in just when the last lock has been taken
+    taken = []
+    flock = fcntl.flock
+
+    def interrupted(file: TextIO, mode: int) -> None:
+        flock(file, mode)
+        taken.append(mode)
+        if len(taken) == 2:  # of the gate and the card
+            raise TooLate
+
+    with monkeypatch.context() as patched:
+        patched.setattr(waiter, "_is_room_wanted", lambda: False)
+        patched.setattr(
+            "kmem.host.lease._wait_for", lambda file, mode, on_wait: interrupted(file, mode)
+        )
+        with pytest.raises(TooLate), waiter.hold(exclusive=True, purpose="a test"):
+            pass
+    assert not is_taken(tmp_path)
+
+
+def test_room_stays_asked_for_until_the_outermost_hold_ends(tmp_path: Path) -> None:
+    lease, other = (GpuLease(tmp_path, "card", lambda text: None) for _ in range(2))
+    with lease.hold_with_room("a test"):
+        with lease.hold_with_room("within it"):
+            assert other._is_room_wanted()
+        assert other._is_room_wanted()
+    assert not other._is_room_wanted()

@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from judge_winners import read_rows
+from models_page import distinct
 from rival_clock import BASELINE_MODES
 from rival_judging import refusals_of
 from rival_kernels import mend_source, signs_of
@@ -288,10 +289,6 @@ def compare_all(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _distinct(values: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(value for value in values if value))
-
-
 def main() -> None:
     """Compare, and write the page."""
     parser = argparse.ArgumentParser(
@@ -333,9 +330,9 @@ def main() -> None:
     shown = one_of_each(rows)
     dates = sorted(row["date"] for row in shown if "date" in row) or [""]
     head = {
-        "devices": _distinct(row.get("device", "") for row in shown),
-        "date": _distinct((dates[0], dates[-1])),
-        "versions": _distinct(row.get("versions", "") for row in shown),
+        "devices": distinct(row.get("device") for row in shown),
+        "date": distinct((dates[0], dates[-1])),
+        "versions": distinct(row.get("versions") for row in shown),
         "theirs": str(options.theirs),
         "command": "python tools/compare_kernels.py " + " ".join(sys.argv[1:]),
     }

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -95,10 +94,15 @@ def _last_answer(stdout: str) -> dict[str, Any] | None:
     return None
 
 
-def _caches() -> dict[str, str]:
-    """Where compilers keep what they make: kernels where the judge of each piece compiled them."""
-    cache = default_db_path().parent / "cache"
-    return _caches_in(cache)
+def _caches(*below: str) -> dict[str, str]:
+    """Where compilers keep what they make: kernels where the judge of each piece compiled them, or
+    in a directory below that.
+    """
+    place = default_db_path().parent.joinpath("cache", *below)
+    return {
+        "TRITON_CACHE_DIR": str(place / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+    }
 
 
 def leave_caches_of_kernels() -> None:
@@ -107,14 +111,7 @@ def leave_caches_of_kernels() -> None:
     A kernel's could have left there what slows a baseline down.
     """
     if "TRITON_CACHE_DIR" in os.environ:
-        os.environ.update(_caches_in(default_db_path().parent / "cache" / "whole"))
-
-
-def _caches_in(place: Path) -> dict[str, str]:
-    return {
-        "TRITON_CACHE_DIR": str(place / "triton"),
-        "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
-    }
+        os.environ.update(_caches("whole"))
 
 
 def interpret_as_the_judge() -> None:

@@ -42,7 +42,7 @@ class _Compared:
 
 
 @click.command("compare")
-@click.argument("run_ids", metavar="RUN RUN...", nargs=-1, required=True)
+@click.argument("run_ids", metavar="RUN RUN...", type=RUN_NAME, nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: `runs`, in order.")
 def compare(run_ids: tuple[str, ...], as_json: bool) -> None:
     """Show runs side by side: what was asked, what came of it, and what each skill reached.
@@ -119,7 +119,11 @@ def _facts(one: _Compared) -> dict[str, str]:
 @click.argument("run_id", metavar="RUN", type=RUN_NAME)
 @click.argument("number", metavar="[ATTEMPT]", type=click.IntRange(min=1), required=False)
 @click.option(
-    "--with", "other_id", metavar="RUN", help="Compare with the best kernel of this run instead."
+    "--with",
+    "other_id",
+    metavar="RUN",
+    type=RUN_NAME,
+    help="Compare with the best kernel of this run instead.",
 )
 def diff(run_id: str, number: int | None, other_id: str | None) -> None:
     """Show what an attempt changed: its kernel against the one it was made from.

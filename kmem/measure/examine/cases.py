@@ -6,9 +6,10 @@ import torch
 
 from kmem.measure.examine.examination import Examination, HowToRun, Refused
 from kmem.measure.examine.places import check_places
+from kmem.measure.examine.state import hold_left
 from kmem.measure.oracle.answers.answer import Answer
 from kmem.measure.oracle.answers.expected import Expected
-from kmem.measure.oracle.correctness import is_within, measure_error
+from kmem.measure.oracle.correctness import measure_error
 from kmem.measure.oracle.inputs.families import NON_FINITE
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.records import Status
@@ -95,14 +96,7 @@ def _check_input(
     eager, oracle = answer.changed_inputs[index], answer.oracle_inputs[index]
     floor = examination.loaded_reference.module.floor_for(value.dtype)
     found, own = (measure_error(each.to(oracle.device), oracle, eager) for each in (value, eager))
-    if not is_within(found, own, floor):
-        detail = found.fault or (
-            f"relative error {found.relative_error:.2e} (eager {own.relative_error:.2e})"
-        )
-        raise Refused(
-            Status.WRONG_VALUES,
-            f"{family}: input {index} is not what the module leaves there: {detail}",
-        )
+    hold_left(examination, f"input {index}", (found, own), floor, f"{family}: ")
 
 
 def check_run(

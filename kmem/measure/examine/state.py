@@ -98,10 +98,30 @@ def _check_buffer(examination: Examination, answer: Answer, name: str, value: to
         spread = _spread(examination, answer, name)
         if spread is not None:
             found, own = measured(spread.to(oracle.device))
+    hold_left(examination, f"buffer {name}", (found, own), floor, "after a forward, ")
+
+
+def hold_left(
+    examination: Examination,
+    name: str,
+    errors: tuple[Difference, Difference],
+    floor: float,
+    where: str,
+) -> None:
+    """Hold what a forward left behind, and note its error.
+
+    Args:
+        name: of what it left.
+        errors: of the candidate, and of eager.
+        where: what stands in front of the name in a refusal.
+
+    Raises Refused.
+    """
+    found, own = errors
     allowed, row_allowed = allowances(own, floor)
     examination.errors.append(
         ErrorReport(
-            f"buffer {name}",
+            name,
             0,
             found.relative_error,
             own.relative_error,
@@ -117,5 +137,5 @@ def _check_buffer(examination: Examination, answer: Answer, name: str, value: to
         )
         raise Refused(
             Status.WRONG_VALUES,
-            f"after a forward, buffer {name} is not what the module leaves there: {detail}",
+            f"{where}{name} is not what the module leaves there: {detail}",
         )

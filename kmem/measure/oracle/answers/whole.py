@@ -1,7 +1,7 @@
 """One case in one piece: the module's own answer beside the float64 oracle's."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -55,8 +55,7 @@ def run_drawn(
         run = partial(_oracle_of, module, seed)
     else:
         oracle, run = double.outputs, partial(_dealt_oracle, module, seed, draws)
-    alone = replace(eager, changed_inputs={})
-    answer = _describe(module, alone, double, is_elementwise=is_elementwise)
+    answer = _describe(module, eager, double, is_elementwise=is_elementwise)
     return WholeAnswer(answer, eager.outputs, oracle, run)
 
 
