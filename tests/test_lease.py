@@ -327,19 +327,16 @@ def test_a_wait_that_a_deadline_ends_leaves_nothing_locked(
     assert not is_taken(tmp_path)
     # a signal may come in just when the last lock has been taken
     taken = []
-    flock = fcntl.flock
 
-    def interrupted(file: TextIO, mode: int) -> None:
-        flock(file, mode)
+    def interrupted(file: TextIO, mode: int, on_wait: object) -> None:
+        fcntl.flock(file, mode)
         taken.append(mode)
         if len(taken) == 2:  # of the gate and the card
             raise TooLate
 
     with monkeypatch.context() as patched:
         patched.setattr(waiter, "_is_room_wanted", lambda: False)
-        patched.setattr(
-            "kmem.host.lease._wait_for", lambda file, mode, on_wait: interrupted(file, mode)
-        )
+        patched.setattr("kmem.host.lease._wait_for", interrupted)
         with pytest.raises(TooLate), waiter.hold(exclusive=True, purpose="a test"):
             pass
     assert not is_taken(tmp_path)
