@@ -194,6 +194,22 @@ def test_a_backward_taken_apart_has_operators_that_recipes_know() -> None:
         assert unknown <= {"aten.convolution_backward.default"}, name
 
 
+def test_rows_of_equal_values_leave_nothing_to_a_norms_weight() -> None:
+    net = Net(lambda net, x: net.norm(x), norm=nn.LayerNorm(768))
+    rows = torch.rand(64, 1).expand(64, 768).contiguous()
+    graph, joint = joint_of(net, rows)
+    assert joint is not None
+    held = {"norm.weight": net.norm.weight.detach(), "norm.bias": net.norm.bias.detach()}
+    given = {each.name: held.get(each.target, rows) for each in graph.placeholders}
+    with torch.no_grad():
+        made = evaluate_graph(joint.forward, given)
+        values = {**given, **dict(zip(joint.forward.outputs, made, strict=True))}
+        (last,) = joint.gradients_given
+        taken = {**{each: values[each] for each in joint.given}, last: torch.ones(64, 768)}
+        found = evaluate_graph(take_apart(joint.backward), taken)
+    assert torch.equal(found[joint.gradients["p_norm_weight"]], torch.zeros(768))
+
+
 def test_the_derivative_of_an_activation_is_written_with_the_product_before_it() -> None:
     make, shape, _ = NETS["mlp"]
     _, joint = joint_of(make(), torch.randn(shape))
