@@ -52,10 +52,16 @@ def _wide(value: Tensor) -> Tensor:
 
 
 def _statistics(value: Tensor, dims: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
-    """The mean and 1 / sqrt(variance + eps) over dimensions, which stay as 1."""
+    """The mean and 1 / sqrt(variance + eps) over dimensions, which stay as 1.
+
+    The mean's own rounding is taken out, in the pass that sums squares: in rows of equal values it
+    is alike, and adds up in sums over rows as the weight's gradient. Source: Chan, Golub, LeVeque,
+    Algorithms for computing the sample variance, 1983.
+    """
     mean = value.mean(dims, keepdim=True)
-    square = (value - mean).square().mean(dims, keepdim=True)
-    return mean, (square + eps).rsqrt()
+    rest = value - mean
+    square = rest.square().mean(dims, keepdim=True)
+    return mean + rest.mean(dims, keepdim=True), (square + eps).rsqrt()
 
 
 def _norm_gradient(gradient: Tensor, normal: Tensor, scale: Tensor, dims: Sequence[int]) -> Tensor:
@@ -67,7 +73,13 @@ def _norm_gradient(gradient: Tensor, normal: Tensor, scale: Tensor, dims: Sequen
         scale: 1 / sqrt(variance + eps), broadcast.
     """
     along = (gradient * normal).mean(dims, keepdim=True)
-    return (gradient - gradient.mean(dims, keepdim=True) - normal * along) * scale
+    return (_centred(gradient, dims) - normal * along) * scale
+
+
+def _centred(value: Tensor, dims: Sequence[int]) -> Tensor:
+    """A value less its mean, and less what rounding has left: 0 where all are equal."""
+    value = value - value.mean(dims, keepdim=True)
+    return value - value.mean(dims, keepdim=True)
 
 
 def _sum(value: Tensor, dims: Sequence[int]) -> Tensor:
@@ -80,10 +92,6 @@ def _layer_norm(
     dims = list(range(value.dim() - len(shape), value.dim()))
     wide = _wide(value)
     mean, scale = _statistics(wide, dims, eps)
-    # rounded alike in every row of equal values, a mean's error adds up in the sums over rows that
-    # the weight's gradient is; a row lies in registers, where a second sum costs little. Source:
-    # Chan, Golub, LeVeque, Algorithms for computing the sample variance, 1983
-    mean = mean + (wide - mean).mean(dims, keepdim=True)
     made = _scaled((wide - mean) * scale, weight, bias)
     return made.to(value.dtype), mean, scale
 
