@@ -95,6 +95,16 @@ def _wide_and_sparse() -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
+def _few_that_matter(columns: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """As gradients are where most positions hardly change the loss: small, and some next to 0."""
+    a, b = torch.randn(M, K), torch.randn(K, N)
+    wide = b.T if columns else a
+    wide[:, 1:] *= 2.0**-11
+    wide[:, 0] = 1.0
+    wide[:, 7] = 1e-12
+    return a, b
+
+
 def _not_finite() -> tuple[torch.Tensor, torch.Tensor]:
     a, b = torch.randn(M, K), torch.randn(K, N)
     a[3, 5] = INF
@@ -126,6 +136,8 @@ HELD = {
         torch.relu(torch.randn(M, K)).index_fill(1, torch.tensor([0]), 1e-12),
         torch.randn(K, N),
     ),
+    "few positions of rows matter": _few_that_matter,
+    "few positions of columns matter": lambda: _few_that_matter(columns=True),
     "zeros": lambda: (torch.zeros(M, K), torch.randn(K, N)),
 }
 

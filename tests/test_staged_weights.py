@@ -122,7 +122,7 @@ def get_inputs():
 
 @pytest.mark.parametrize(("k", "split"), [(4096, "ahead"), (65536 * 2, "in_loop")])
 def test_what_is_kept_of_a_weight_costs_a_call_nothing(k: int, split: str) -> None:
-    """Reading 4096 x K of fp32 twice and writing it once, or reading it once for the scales."""
+    """Reading 4096 x K of fp32 and writing it, or reading it for the scales alone."""
     recipe, device = load_recipe(load_skill(SKILLS / "split-fp16-matmul")), named_target("h200")
     costs = []
     for weight in ("y", "self.w", "(self.w * 2.0)"):
@@ -132,7 +132,7 @@ def test_what_is_kept_of_a_weight_costs_a_call_nothing(k: int, split: str) -> No
         settings = recipe.space(site, device).settings()
         setting = next(each for each in settings if each.get("split", "ahead") == split)
         costs.append(recipe.cost_ms(site, setting, device))
-    passes = 3 if split == "ahead" else 1
+    passes = 2 if split == "ahead" else 1
     least_ms = passes * 4096 * k * 4 / device.dram_bytes_per_s * 1e3
     assert costs[0] - costs[1] >= least_ms
     assert costs[1] == costs[2]

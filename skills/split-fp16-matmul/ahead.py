@@ -15,8 +15,17 @@ from kmem.codegen.products.matmul import (
 from kmem.codegen.products.tuning import tile_count
 from kmem.codegen.text.accumulate import PROMOTE_ELEMENTS
 from kmem.codegen.text.calls import write_call, write_launch
+from kmem.codegen.text.parts import SCALES, STORE_HALVES
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
+from .ahead_kernels import (
+    LARGEST,
+    LINE_STATES,
+    MEND_TILES,
+    PARTS_MATMUL,
+    SPLIT_LINES,
+    SPLIT_OPERAND,
+)
 from .knobs import SplitSettings, is_compensated, promote_steps, terms_of
 
 #: Programs of the pass over an operand that keep the memory busy, and chunks of a line at most: the
@@ -24,6 +33,9 @@ from .knobs import SplitSettings, is_compensated, promote_steps, terms_of
 PASS_PROGRAMS, MAX_CHUNKS = 1024, 64
 #: Sides of a block of that pass: the one along which elements are neighbours, and the other.
 PASS_LONG, PASS_SHORT = 128, 32
+#: Elements of whole lines that one program holds, at least (if there are so many lines) and at most
+#: where it splits them in one pass: 64 of a thread.
+LINES_LEAST, LINES_MOST = 2048, 8192
 #: The mending kernel: tiles of a row that one program looks after, rows and columns of a tile at
 #: most, steps of K. Larger tiles of exact products spill (496 bytes a thread, Triton 3.6).
 MEND_WIDTH = 16
@@ -39,28 +51,48 @@ class Parts:
     """
 
     statements: tuple[str, ...]
+    kernels: tuple[tuple[str, str], ...]
     padded_lines: int
     line_step: int
     k_step: int
     chunks: int
 
 
-def write_ahead(product: Product, knobs: SplitSettings) -> list[str]:
-    """The statements that split both operands, multiply the parts into `target`, and mend it."""
-    whole = knobs.block_k * knobs.splits
-    padded_k = ceil_div(product.k.size, whole) * whole
+def write_ahead(product: Product, knobs: SplitSettings) -> tuple[list[tuple[str, str]], list[str]]:
+    """The kernels that split both operands, multiply the parts into `target`, and mend it, and the
+    statements that launch them.
+    """
+    padded_k = _padded_k(product, knobs)
     a = _write_parts(product, knobs, "a", padded_k)
     b = _write_parts(product, knobs, "b", padded_k)
     padding = (
         f"PADDED_M={a.padded_lines}, PADDED_N={b.padded_lines}, PADDED_K={padded_k}",
         *_matrix_steps(product),
     )
-    return [
+    statements = [
         *a.statements,
         *b.statements,
         _write_product(product, knobs, a, b, padding),
         _write_mending(product, knobs, a, b, padding),
     ]
+    passes = dict.fromkeys((LINE_STATES, *a.kernels, *b.kernels))
+    return [SCALES, STORE_HALVES, *passes, PARTS_MATMUL, MEND_TILES], statements
+
+
+def is_split_at_once(product: Product, knobs: SplitSettings, name: str) -> bool:
+    """Whether one launch splits an operand, "a" or "b": a program holds whole lines of it."""
+    axis: ProductAxis = product.m if name == "a" else product.n
+    is_along_k = _lies_along_k(getattr(axis, name), getattr(product.k, name))
+    return is_along_k and next_power_of_two(_padded_k(product, knobs)) <= LINES_MOST
+
+
+def _lies_along_k(line_stride: int, k_stride: int) -> bool:
+    """Whether neighbours in memory are those along K, or none are."""
+    return k_stride == 1 or line_stride != 1
+
+
+def _padded_k(product: Product, knobs: SplitSettings) -> int:
+    return _pad(product.k.size, knobs.block_k * knobs.splits)
 
 
 def _pad(size: int, block: int) -> int:
@@ -133,39 +165,60 @@ def _write_parts(product: Product, knobs: SplitSettings, name: str, padded_k: in
         batch.size if stride else 1 for batch, stride in zip(product.batch, strides, strict=True)
     )
     matrices = outer * inner
-    along_k = k_stride == 1 or line_stride != 1
-    block_k = min(PASS_LONG if along_k else PASS_SHORT, padded_k & -padded_k)
-    block_l = min(PASS_SHORT if along_k else PASS_LONG, padded_lines & -padded_lines)
-    blocks = padded_lines // block_l
-    wanted = max(1, min(MAX_CHUNKS, ceil_div(PASS_PROGRAMS, matrices * blocks)))
-    chunk = max(block_k, next_power_of_two(ceil_div(padded_k, wanted)))
-    chunks = ceil_div(padded_k, chunk)
+    along_k = _lies_along_k(line_stride, k_stride)
     line_step, k_step = (padded_k, 1) if along_k else (1, padded_lines)
-    shared = (
-        f"LINES={axis.size}, K={product.k.size}, INNER={inner}",
-        f"X_OUTER={strides[0]}, X_INNER={strides[1]}, X_LINE={line_stride}, X_K={k_stride}",
-        f"PADDED_LINES={padded_lines}, CHUNK={chunk}, CHUNKS={chunks}",
-        f"BLOCK_L={block_l}, BLOCK_K={block_k}",
-    )
-    programs = matrices * chunks * blocks
     terms = terms_of(product, knobs)
     high, low = f"{name}_high", f"{name}_low"
+    source = (
+        f"LINES={axis.size}, K={product.k.size}, INNER={inner}",
+        f"X_OUTER={strides[0]}, X_INNER={strides[1]}, X_LINE={line_stride}, X_K={k_stride}",
+        f"PADDED_LINES={padded_lines}",
+    )
+    parts = f"PADDED_K={padded_k}, P_LINE={line_step}, P_K={k_step}, TERMS={terms}"
+    made = f"{high}, {low}, {name}_exponents, {name}_states"
+    if is_split_at_once(product, knobs, name):
+        block_k = next_power_of_two(padded_k)
+        block_l = min(max(1, LINES_LEAST // block_k), padded_lines & -padded_lines)
+        chunks, kernels = 1, (SPLIT_LINES,)
+        launches = [
+            write_launch(
+                "kmem_split_lines",
+                matrices * (padded_lines // block_l),
+                f"{name}, {made}",
+                *source,
+                f"BLOCK_L={block_l}, BLOCK_K={block_k}",
+                parts,
+                f"num_warps={4 if block_l * block_k < LINES_MOST else 8}",
+            )
+        ]
+    else:
+        block_k = min(PASS_LONG if along_k else PASS_SHORT, padded_k & -padded_k)
+        block_l = min(PASS_SHORT if along_k else PASS_LONG, padded_lines & -padded_lines)
+        blocks = padded_lines // block_l
+        wanted = max(1, min(MAX_CHUNKS, ceil_div(PASS_PROGRAMS, matrices * blocks)))
+        chunk = max(block_k, next_power_of_two(ceil_div(padded_k, wanted)))
+        chunks, kernels = ceil_div(padded_k, chunk), (LARGEST, SPLIT_OPERAND)
+        programs = matrices * chunks * blocks
+        shared = (
+            *source,
+            f"CHUNK={chunk}, CHUNKS={chunks}",
+            f"BLOCK_L={block_l}, BLOCK_K={block_k}",
+        )
+        launches = [
+            _allocate(name, "largest", (matrices, chunks, padded_lines), "int32"),
+            write_launch("kmem_largest", programs, f"{name}, {name}_largest", *shared),
+            write_launch(
+                "kmem_split_operand", programs, f"{name}, {name}_largest, {made}", *shared, parts
+            ),
+        ]
     statements = (
-        _allocate(name, "largest", (matrices, chunks, padded_lines), "int32"),
-        f"{name}_states = torch.empty_like({name}_largest)",
+        _allocate(name, "states", (matrices, chunks, 2, padded_lines), "int32"),
         _allocate(name, "exponents", (matrices, padded_lines), "int32"),
         _allocate(name, "high", (matrices, padded_lines * padded_k), "float16"),
         f"{low} = torch.empty_like({high})" if terms == 3 else f"{low} = {high}  # not read",
-        write_launch("kmem_largest", programs, f"{name}, {name}_largest", *shared),
-        write_launch(
-            "kmem_split_operand",
-            programs,
-            f"{name}, {name}_largest, {high}, {low}, {name}_exponents, {name}_states",
-            *shared,
-            f"PADDED_K={padded_k}, P_LINE={line_step}, P_K={k_step}, TERMS={terms}",
-        ),
+        *launches,
     )
-    return Parts(statements, padded_lines, line_step, k_step, chunks)
+    return Parts(statements, kernels, padded_lines, line_step, k_step, chunks)
 
 
 def _allocate(name: str, value: str, shape: tuple[int, ...], dtype: str) -> str:

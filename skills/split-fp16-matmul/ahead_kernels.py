@@ -12,8 +12,11 @@ absolute, 2**-36. A line without such entries is *even*. Tiles of uneven or non-
 mended in exact fp32 unless the loss is provably harmless: if the entries of at least 2**8 in a row
 and in a column number together more than K * (1 + 2**-14), they meet at K * 2**-14 places or more,
 so the sum of magnitudes is at least K * 2, while the lost bits amount to at most K * 2**-36 * 2**15
-from either side: a share of 2**-21 or less. Kernels, in order of launch: `kmem_largest`,
-`kmem_split_operand` (for each operand), `kmem_parts_matmul`, `kmem_mend_tiles`.
+from either side: a share of 2**-21 or less. So it is if those of at least 2**8 on one side and of
+at least 1 on the other number more than K * (1 + 2**-6): gradients of few positions that matter and
+many that hardly do. Kernels, in order of launch: for each operand `kmem_split_lines` or, where no
+program holds a line, `kmem_largest` and `kmem_split_operand`; `kmem_parts_matmul`;
+`kmem_mend_tiles`.
 
 Source: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores", IJHPCA 36(4), 2022
 (the split and the factor 2048); measured accumulation behaviour: probes on an H200, torch 2.11,
@@ -57,6 +60,75 @@ def kmem_largest(
 ''',
 )
 
+LINE_STATES = (
+    "kmem_line_states",
+    '''
+@triton.jit
+def kmem_sizes_of(values, scaled):
+    """Of each entry, packed: how large it is when scaled, 1 for 2**8 or more and 2**15 for 1 or
+    more, and 2**30 if its line is uneven for it.
+    """
+    size = tl.abs(scaled)
+    large = tl.where(size >= 256.0, 0x8001, tl.where(size >= 1.0, 0x8000, 0))
+    is_uneven = (size < 0.00006103515625) & (kmem_magnitude_bits(values) > 0)
+    return tl.where(is_uneven, 0x40000000, large)
+
+
+@triton.jit
+def kmem_store_states(states, lines, seen, most, length, PADDED_LINES: tl.constexpr):
+    """states[2, line]: how many entries are at least 2**8 when scaled, plus 2**30 if the line is
+    uneven, and how many are at least 1 (of a line of zeros: all).
+
+    seen[line, lane]: sizes added up, of less than 2**15 entries in each lane.
+    """
+    is_finite = most < 0x7F800000
+    uneven = (tl.max(seen, axis=1) >= 0x40000000) | (is_finite == 0)
+    large = tl.where(most > 0, tl.sum(seen & 0x7FFF, axis=1), length)
+    some = tl.where(most > 0, tl.sum((seen >> 15) & 0x7FFF, axis=1), length)
+    tl.store(states + lines, tl.where(is_finite, large, 0) + tl.where(uneven, 0x40000000, 0))
+    tl.store(states + PADDED_LINES + lines, tl.where(is_finite, some, 0))
+''',
+)
+
+SPLIT_LINES = (
+    "kmem_split_lines",
+    '''
+@triton.jit
+def kmem_split_lines(
+    x, high, low, exponents, states,
+    LINES: tl.constexpr, K: tl.constexpr, INNER: tl.constexpr,
+    X_OUTER: tl.constexpr, X_INNER: tl.constexpr, X_LINE: tl.constexpr, X_K: tl.constexpr,
+    PADDED_LINES: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
+    PADDED_K: tl.constexpr, P_LINE: tl.constexpr, P_K: tl.constexpr, TERMS: tl.constexpr,
+):
+    """Write the scaled parts of whole lines, zeros in the padding, the exponents of their scales
+    and their states[batch, 2, line].
+    """
+    blocks: tl.constexpr = PADDED_LINES // BLOCK_L
+    pid = tl.program_id(0)
+    batch = pid // blocks
+    lines = pid % blocks * BLOCK_L + tl.arange(0, BLOCK_L)
+    steps = tl.arange(0, BLOCK_K)
+    x += (batch // INNER).to(tl.int64) * X_OUTER + (batch % INNER).to(tl.int64) * X_INNER
+    values = tl.load(
+        x + lines.to(tl.int64)[:, None] * X_LINE + steps[None, :] * X_K,
+        mask=(lines < LINES)[:, None] & (steps < K)[None, :],
+        other=0.0,
+    )
+    most = tl.max(kmem_magnitude_bits(values), axis=1)
+    exponent = kmem_exponent(most)
+    tl.store(exponents + batch * PADDED_LINES + lines, exponent)
+    scaled = values * kmem_power_of_two(exponent)[:, None]
+    place = batch.to(tl.int64) * (PADDED_LINES * PADDED_K)
+    place += lines.to(tl.int64)[:, None] * P_LINE + steps[None, :] * P_K
+    kmem_store_halves(high, low, place, scaled, (steps < PADDED_K)[None, :], TERMS)
+    kmem_store_states(
+        states + batch * (2 * PADDED_LINES), lines, kmem_sizes_of(values, scaled), most, K,
+        PADDED_LINES,
+    )
+''',
+)
+
 SPLIT_OPERAND = (
     "kmem_split_operand",
     '''
@@ -69,11 +141,8 @@ def kmem_split_operand(
     BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
     PADDED_K: tl.constexpr, P_LINE: tl.constexpr, P_K: tl.constexpr, TERMS: tl.constexpr,
 ):
-    """Write the scaled parts of some lines in one chunk of K, zeros in the padding, and (by the
-    first chunk) the exponents of the scales.
-
-    states[batch, chunk, line]: how many entries are at least 2**8 when scaled (of a line of zeros:
-    all), plus 2**30 if the line is uneven.
+    """Write the scaled parts of some lines in one chunk of K, zeros in the padding, their
+    states[batch, chunk, 2, line], and (by the first chunk) the exponents of the scales.
     """
     blocks: tl.constexpr = PADDED_LINES // BLOCK_L
     pid = tl.program_id(0)
@@ -90,7 +159,7 @@ def kmem_split_operand(
     scale = kmem_power_of_two(exponent)[:, None]
     x += (batch // INNER).to(tl.int64) * X_OUTER + (batch % INNER).to(tl.int64) * X_INNER
     base = batch.to(tl.int64) * (PADDED_LINES * PADDED_K)
-    seen = tl.zeros((BLOCK_L, BLOCK_K), tl.int32)  # packed as the states are, for registers
+    seen = tl.zeros((BLOCK_L, BLOCK_K), tl.int32)
     for start in range(0, CHUNK, BLOCK_K):
         steps = chunk * CHUNK + start + tl.arange(0, BLOCK_K)
         values = tl.load(
@@ -99,28 +168,14 @@ def kmem_split_operand(
             other=0.0,
         )
         scaled = values * scale
-        top = scaled.to(tl.float16)
-        size = tl.abs(scaled)
-        seen += tl.where(size >= 256.0, 1, 0)
-        seen |= tl.where(
-            (size < 0.00006103515625) & (kmem_magnitude_bits(values) > 0), 0x40000000, 0
-        )
+        sizes = kmem_sizes_of(values, scaled)
+        seen = (seen + (sizes & 0x3FFFFFFF)) | (sizes & 0x40000000)
         place = base + lines.to(tl.int64)[:, None] * P_LINE + steps.to(tl.int64)[None, :] * P_K
-        wanted = (lines < PADDED_LINES)[:, None] & (steps < PADDED_K)[None, :]
-        tl.store(high + place, top, mask=wanted)
-        if TERMS == 3:
-            tl.store(
-                low + place, ((scaled - top.to(tl.float32)) * 2048.0).to(tl.float16), mask=wanted
-            )
-    is_finite = most < 0x7F800000
-    uneven = (tl.max(seen, axis=1) >= 0x40000000) | (is_finite == 0)
-    large = tl.where(
-        most > 0,
-        tl.sum(seen & 0x3FFFFFFF, axis=1),
-        tl.maximum(tl.minimum(K - chunk * CHUNK, CHUNK), 0),
+        kmem_store_halves(high, low, place, scaled, (steps < PADDED_K)[None, :], TERMS)
+    kmem_store_states(
+        states + (batch * CHUNKS + chunk) * (2 * PADDED_LINES), lines, seen, most,
+        tl.maximum(tl.minimum(K - chunk * CHUNK, CHUNK), 0), PADDED_LINES,
     )
-    state = tl.where(is_finite, large, 0) + tl.where(uneven, 0x40000000, 0)
-    tl.store(states + (batch * CHUNKS + chunk) * PADDED_LINES + lines, state)
 ''',
 )
 
@@ -226,17 +281,27 @@ MEND_TILES = (
     '''
 @triton.jit
 def kmem_fewest_and_uneven(states, lines, PADDED: tl.constexpr, CHUNKS: tl.constexpr):
-    """The fewest large entries of any of these lines (2**30 beyond the padding), and whether one of
-    the lines is uneven.
+    """The fewest entries of any of these lines that are at least 2**8, and at least 1 (2**30 beyond
+    the padding), and whether one of the lines is uneven.
     """
     known = lines < PADDED
-    count = tl.zeros(lines.shape, tl.int32)
+    large = tl.zeros(lines.shape, tl.int32)
+    some = tl.zeros(lines.shape, tl.int32)
     uneven = tl.zeros(lines.shape, tl.int32)
     for chunk in range(CHUNKS):
-        state = tl.load(states + chunk * PADDED + lines, mask=known, other=0)
-        count += state & 0x3FFFFFFF
+        state = tl.load(states + chunk * (2 * PADDED) + lines, mask=known, other=0)
+        some += tl.load(states + (2 * chunk + 1) * PADDED + lines, mask=known, other=0)
+        large += state & 0x3FFFFFFF
         uneven |= state >> 30
-    return tl.min(tl.where(known, count, 0x3FFFFFFF)), tl.max(uneven) > 0
+    fewest = tl.min(tl.where(known, large, 0x3FFFFFFF))
+    return fewest, tl.min(tl.where(known, some, 0x3FFFFFFF)), tl.max(uneven) > 0
+
+
+@triton.jit
+def kmem_meet_enough(large_a, some_a, large_b, some_b, K: tl.constexpr):
+    """Whether so many entries meet that what is lost of small ones is nothing beside them."""
+    mixed = tl.maximum(large_a + some_b, some_a + large_b)
+    return (large_a + large_b > K + K // 16384) | (mixed > K + K // 64)
 
 
 @triton.jit
@@ -263,7 +328,6 @@ def kmem_mend_tiles(
     tiles_n: tl.constexpr = PADDED_N // BLOCK_N
     groups: tl.constexpr = (tiles_n + WIDTH - 1) // WIDTH
     span: tl.constexpr = PADDED_K // SPLITS
-    enough: tl.constexpr = K + K // 16384
     pid = tl.program_id(0)
     first_n = (pid % groups) * WIDTH
     tile_m = (pid // groups) % tiles_m
@@ -273,24 +337,26 @@ def kmem_mend_tiles(
     inner = batch % BATCH_INNER
     a_states += (
         (outer * MATRICES_A_OUTER + inner * MATRICES_A_INNER).to(tl.int64)
-        * (A_CHUNKS * PADDED_M)
+        * (A_CHUNKS * 2 * PADDED_M)
     )
     b_states += (
         (outer * MATRICES_B_OUTER + inner * MATRICES_B_INNER).to(tl.int64)
-        * (B_CHUNKS * PADDED_N)
+        * (B_CHUNKS * 2 * PADDED_N)
     )
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    row_count, row_uneven = kmem_fewest_and_uneven(a_states, rows, PADDED_M, A_CHUNKS)
-    count, uneven = kmem_fewest_and_uneven(
+    large_a, some_a, row_uneven = kmem_fewest_and_uneven(a_states, rows, PADDED_M, A_CHUNKS)
+    large_b, some_b, uneven = kmem_fewest_and_uneven(
         b_states, first_n * BLOCK_N + tl.arange(0, WIDTH * BLOCK_N), PADDED_N, B_CHUNKS
     )
-    if (row_uneven | uneven) & (row_count + count <= enough):
+    if (row_uneven | uneven) & (kmem_meet_enough(large_a, some_a, large_b, some_b, K) == 0):
         a += outer.to(tl.int64) * A_OUTER + inner.to(tl.int64) * A_INNER
         b += outer.to(tl.int64) * B_OUTER + inner.to(tl.int64) * B_INNER
         for tile_n in range(first_n, tl.minimum(first_n + WIDTH, tiles_n)):
             columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-            count, uneven = kmem_fewest_and_uneven(b_states, columns, PADDED_N, B_CHUNKS)
-            if (row_uneven | uneven) & (row_count + count <= enough):
+            large_b, some_b, uneven = kmem_fewest_and_uneven(
+                b_states, columns, PADDED_N, B_CHUNKS
+            )
+            if (row_uneven | uneven) & (kmem_meet_enough(large_a, some_a, large_b, some_b, K) == 0):
                 acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
                 lost = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
                 part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -317,6 +383,3 @@ def kmem_mend_tiles(
                 )
 ''',
 )
-
-#: They need kmem.codegen.text.parts.SCALES before them.
-AHEAD_KERNELS = (LARGEST, SPLIT_OPERAND, PARTS_MATMUL, MEND_TILES)

@@ -35,8 +35,7 @@ from kmem.problem.sizes import ceil_div
 from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device, Precision
 
-from .ahead import write_ahead
-from .ahead_kernels import AHEAD_KERNELS
+from .ahead import is_split_at_once, write_ahead
 from .in_loop import in_loop_cost_ms, in_loop_splits, is_legal_in_loop, write_in_loop
 from .in_loop_kernels import IN_LOOP_KERNELS
 from .knobs import SplitSettings, effort, live_tiles, part_bytes, read_knobs, rungs, terms_of
@@ -117,17 +116,19 @@ class SplitMatmul(Recipe):
         knobs = read_knobs(product, settings)
         terms = terms_of(product, knobs)
         if knobs.is_in_loop:
-            loop_ms = in_loop_cost_ms(product, knobs, device, _split_bytes(site))
+            loop_ms = in_loop_cost_ms(product, knobs, device, list(_split_bytes(site).values()))
             return loop_ms + joining_ms(site, device)
         rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms]
         loop = TileLoop(rate, terms, live_tiles(product, knobs), part_bytes(product, knobs))
-        # An operand is read twice (for the scale, for the parts) and written once, as one or two
-        # halves, by two launches; mending is one more. What is made of weights is kept.
-        passes = 2.0 + (1.0 if terms == 3 else 0.5)
+        # An operand is read once or twice (for the scale, for the parts) by as many launches, and
+        # written as one or two halves; mending is one more. What is made of weights is kept.
+        halves = 1.0 if terms == 3 else 0.5
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
         split = _split_bytes(site)
-        launches = 1 + 2 * len(split)
-        pass_ms = sum(split) * passes / bandwidth * 1e3 + launches * device.launch_ms
+        reads = {name: 1 if is_split_at_once(product, knobs, name) else 2 for name in split}
+        moved = sum(nbytes * (reads[name] + halves) for name, nbytes in split.items())
+        launches = 1 + sum(reads.values())
+        pass_ms = moved / bandwidth * 1e3 + launches * device.launch_ms
         is_long = product.k.size >= VERY_LONG * _longest_side(product)
         product_ms = product_cost_ms(product, knobs, device, loop)
         product_ms *= EFFORT_COST[effort(product, knobs)]
@@ -138,20 +139,20 @@ class SplitMatmul(Recipe):
         product: Product = site.detail
         knobs = read_knobs(product, settings)
         if knobs.is_in_loop:
-            kernels, launches = IN_LOOP_KERNELS, write_in_loop(product, knobs)
+            kernels, launches = [SCALES, *IN_LOOP_KERNELS], write_in_loop(product, knobs)
             splits = in_loop_splits(knobs)
         else:
-            kernels, launches = AHEAD_KERNELS, write_ahead(product, knobs)
+            kernels, launches = write_ahead(product, knobs)
             splits = knobs.splits
-        ported = hand_in((*shared_kernels(product), SCALES, *kernels), functions_of(product))
-        written = dict.fromkeys((*ported, *kernels_around(product)))
+        texts = (*shared_kernels(product), *kernels)
+        written = dict.fromkeys((*hand_in(texts, functions_of(product)), *kernels_around(product)))
         return Emission(tuple(written), write_launcher(product, launches, splits))
 
 
-def _split_bytes(site: Site) -> list[int]:
-    """Bytes of each operand that is split at every call."""
-    sizes = zip(site.inputs[:2], site.detail.operand_bytes[:2], strict=True)
-    return [nbytes for operand, nbytes in sizes if not operand.kept]
+def _split_bytes(site: Site) -> dict[str, int]:
+    """Bytes of each operand, "a" or "b", that is split at every call."""
+    sizes = zip("ab", site.inputs[:2], site.detail.operand_bytes[:2], strict=True)
+    return {name: nbytes for name, operand, nbytes in sizes if not operand.kept}
 
 
 def _smallest(product: Product) -> int:
