@@ -63,6 +63,30 @@ def test_a_curve_with_kernels_is_held_to_eagers_noise(
     assert last < first and (ours == pytest.approx(last, rel=1e-3)) is same
     lines = (out / "curves.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "step,eager,kmem,noise_low,noise_high" and len(lines) == 10
+    assert (out / "curves.png").stat().st_size > 1000
+    trainings = (out / "trainings.jsonl").read_text(encoding="utf-8").strip().splitlines()
+    assert len(trainings) == 21
+    if same:
+        _goes_on(out / "trainings.jsonl", trainings)
+
+
+def _goes_on(place: Path, trainings: list[str]) -> None:
+    """A call trains what a call before it was cut off in, and no more."""
+    place.write_text("\n".join([*trainings[:-1], trainings[-1][:40]]), encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(TOOL), run_name="__main__")
+    lines = place.read_text(encoding="utf-8").splitlines()
+    assert ended.value.code == 0 and len(lines) == 22 and lines[:20] == trainings[:20]
+    assert json.loads(lines[-1])["losses"] == json.loads(trainings[-1])["losses"]
+
+
+@pytest.mark.parametrize(("factor", "same"), [(1.0005, True), (1.002, False)])
+def test_of_few_trainings_the_difference_alone_decides(
+    factor: float, same: bool, judge: Any
+) -> None:
+    noise = [[3.0 * (1 + k / 100), 2.0] for k in range(5)]
+    found = judge([3.0 * factor, 2.0], [3.0, 2.0], noise)
+    assert found.same is same and ("by 0.1%" if same else "6 trainings") in found.reason
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,12 @@ in Triton's interpreter.
 What noise is, eager says: it is trained again and again from weights, and on inputs, that are moved
 by as much as one rounding. A curve's distance is the root mean square, over the steps, of how far
 its logarithm is from the mean of those curves. The curves are the same if the distance with kernels
-is not among the largest 5% (of 20 trainings), or if no step differs from eager's by 0.1%.
+is not among the largest 5% (of 20 trainings at least), or if no step differs from eager's by 0.1%.
 
-DIR gets curves.csv, with a line for each step, and verdict.json. The exit code is 1 if they differ.
+DIR gets trainings.jsonl, with a line for each training as it ends: a call goes on where an earlier
+one was cut off, and after Ctrl-C the verdict is that of the trainings there are. From them come
+curves.csv, with a line for each step, curves.png and verdict.json. The exit code is 1 if they
+differ.
 """
 
 import argparse
@@ -25,7 +28,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +48,9 @@ _BATCHES = 4
 #: Of noise, the share of distances that count as too large; and what nobody would see.
 _LEVEL, _UNSEEN = 0.05, 1e-3
 _LEAST_TRAININGS = 20
+#: Eager's, that with kernels, and two with noise: a distance is one from others.
+_LEAST_OF_ALL = 4
+_EAGER, _KMEM = "eager", "kmem"
 #: One rounding of the types that models compute in; of fp32 as cuDNN's TF32.
 _ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 _TF32_ROUNDING = 2.0**-11
@@ -97,11 +104,14 @@ def judge(kernels: Curve, eager: Curve, noise: Sequence[Curve]) -> Verdict:
     largest = max(abs(a - b) / abs(b) for a, b in zip(kernels, eager, strict=True))
     if not all(map(math.isfinite, kernels)):
         return Verdict(False, "a loss is not finite", found, max(distances), p, largest)
-    if p > _LEVEL:
+    if p > _LEVEL and len(every) >= _LEAST_TRAININGS:
         return Verdict(True, "it is within eager's noise", found, max(distances), p, largest)
     if largest < _UNSEEN:
-        reason = f"no step differs by {_UNSEEN:.1%}, though it is beyond eager's noise"
+        reason = f"no step differs by {_UNSEEN:.1%}"
         return Verdict(True, reason, found, max(distances), p, largest)
+    if len(every) < _LEAST_TRAININGS:
+        reason = f"{len(every)} trainings of eager say too little of its noise"
+        return Verdict(False, reason, found, max(distances), p, largest)
     return Verdict(False, "it is beyond eager's noise", found, max(distances), p, largest)
 
 
@@ -228,40 +238,109 @@ def main() -> int:
     asked = _read_arguments()
     os.environ.setdefault("KMEM_STRICT", "1")  # a kernel must not hide behind what it replaces
     asked.out.mkdir(parents=True, exist_ok=True)
+    place = asked.out / "trainings.jsonl"
+    with suppress(KeyboardInterrupt):
+        if not asked.verdict_only:
+            _train_all(asked, place)
+    rows = _read_rows(place)
+    if not {_EAGER, _KMEM} <= rows.keys() or len(rows) < _LEAST_OF_ALL:
+        sys.stderr.write(f"{place} has no trainings to compare yet: call it once more\n")
+        return 2
+    data = _write_verdict(asked, rows)
+    return 0 if data["same"] else 1
+
+
+def _train_all(asked: argparse.Namespace, place: Path) -> None:
+    """Add the trainings that a file does not have, as they end."""
+    known = _read_rows(place)
+    wanted = [_EAGER, _KMEM, *map(str, range(1, asked.trainings))]
+    if known.keys() >= set(wanted):
+        return
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    name = torch.cuda.get_device_name() if device == "cuda" else "Triton's interpreter"
+    if others := {row["device"] for row in known.values()} - {name}:
+        sys.exit(f"{place} has trainings on {', '.join(others)}: take another --out")
     run = asked.run or _make_kernels(asked)
     source = read_source(asked.model, asked.input, mode="train")
     task = make_task(source, device, asked.steps, asked.rate)
-    eager = train(task)
-    ours = train(task, run)
-    noise = [train(task, noise=seed).losses for seed in range(1, asked.trainings)]
-    verdict = judge(ours.losses, eager.losses, noise)
+    with place.open("a", encoding="utf-8") as lines:
+        lines.write("\n")  # the last line may have been cut off
+        for each in wanted:
+            if each in known:
+                continue
+            noise = int(each) if each.isdecimal() else 0
+            made = train(task, run if each == _KMEM else None, noise)
+            lines.write(json.dumps({"training": each, "device": name, **asdict(made)}) + "\n")
+            lines.flush()
+
+
+def _read_rows(place: Path) -> dict[str, dict[str, Any]]:
+    """Trainings by name; a line that was cut off is none."""
+    rows: dict[str, dict[str, Any]] = {}
+    if place.is_file():
+        for line in place.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):
+                row = json.loads(line)
+                rows[row["training"]] = row
+    return rows
+
+
+def _write_verdict(asked: argparse.Namespace, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    eager, ours = rows[_EAGER], rows[_KMEM]
+    noise = [row["losses"] for name, row in rows.items() if name not in (_EAGER, _KMEM)]
+    verdict = judge(ours["losses"], eager["losses"], noise)
     with (asked.out / "curves.csv").open("w", encoding="utf-8", newline="") as file:
-        lines = csv.writer(file)
+        lines = csv.writer(file, lineterminator="\n")
         lines.writerow(["step", "eager", "kmem", "noise_low", "noise_high"])
-        for step, (one, two) in enumerate(zip(eager.losses, ours.losses, strict=True)):
-            others = [curve[step] for curve in noise] or [one]
+        pairs = zip(eager["losses"], ours["losses"], strict=True)
+        for step, (one, two) in enumerate(pairs):
+            others = [curve[step] for curve in noise]
             lines.writerow([step, one, two, min(others), max(others)])
-    ran = bool(ours.served) and not ours.passed_on
+    _draw(asked.out / "curves.png", eager["losses"], ours["losses"], noise)
+    ran = bool(ours["served"]) and not ours["passed_on"]
+    passed_on = ours["passed_on"] or "no call"
     data = {
         "model": asked.model,
-        "device": torch.cuda.get_device_name() if device == "cuda" else "Triton's interpreter",
-        "steps": asked.steps,
-        "trainings": asked.trainings,
+        "device": ours["device"],
+        "steps": len(ours["losses"]),
+        "trainings": 1 + len(noise),
         "same": verdict.same and ran,
-        "reason": verdict.reason if ran else f"kernels did not run: {ours.passed_on or 'no call'}",
+        "reason": verdict.reason if ran else f"kernels did not run: {passed_on}",
         "distance": verdict.distance,
         "noise": verdict.noise,
         "p": verdict.p,
         "largest_difference": verdict.largest,
-        "first_and_last_loss": [eager.losses[0], eager.losses[-1], ours.losses[-1]],
-        "eager_step_ms": eager.step_s * 1e3,
-        "kmem_step_ms": ours.step_s * 1e3,
+        "first_and_last_loss": [eager["losses"][0], eager["losses"][-1], ours["losses"][-1]],
+        "eager_step_ms": eager["step_s"] * 1e3,
+        "kmem_step_ms": ours["step_s"] * 1e3,
     }
     text = json.dumps(data, indent=1)
     (asked.out / "verdict.json").write_text(f"{text}\n", encoding="utf-8")
     sys.stdout.write(f"{text}\n")
-    return 0 if data["same"] else 1
+    return data
+
+
+def _draw(place: Path, eager: Curve, ours: Curve, noise: Sequence[Curve]) -> None:
+    """Both curves, and how far each lies from the mean of eager's."""
+    import matplotlib  # half a second that nothing else here should pay
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (whole, near) = pyplot.subplots(2, 1, sharex=True, figsize=(7, 6))
+    middle = [statistics.fmean(each) for each in zip(eager, *noise, strict=True)]
+    for curve in noise:
+        whole.plot(curve, color="0.8")
+        near.plot([a / b - 1 for a, b in zip(curve, middle, strict=True)], color="0.8")
+    for name, curve in (("eager", eager), ("kmem", ours)):
+        whole.plot(curve, label=name, linestyle="--" if name == "kmem" else "-")
+        near.plot([a / b - 1 for a, b in zip(curve, middle, strict=True)], label=name)
+    whole.set(yscale="log", ylabel="loss")
+    near.set(xlabel="step", ylabel="from the mean of eager's")
+    whole.legend()
+    figure.tight_layout()
+    figure.savefig(place, dpi=120)
+    pyplot.close(figure)
 
 
 def _make_kernels(asked: argparse.Namespace) -> Path:
@@ -284,6 +363,7 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--input", action="append", default=[], help="as of kmem optimize")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--trainings", type=int, default=_LEAST_TRAININGS, help="of eager")
+    parser.add_argument("--verdict-only", action="store_true", help="train nothing more")
     parser.add_argument("--rate", type=float, default=1e-4, help="of AdamW; default: 1e-4")
     parser.add_argument("--minutes", type=float, default=20.0, help="for kernels, without --run")
     parser.add_argument("--target", help="a device to estimate for, where there is no GPU")
