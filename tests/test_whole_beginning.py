@@ -21,7 +21,7 @@ from kmem.run.directory import RunDirectory
 from kmem.whole import beginning as beginning_module
 from kmem.whole import holding, process, turns
 from kmem.whole.beginning import Beginning
-from kmem.whole.optimizing import _minutes_for
+from kmem.whole.optimizing import _left_minutes, _minutes_for
 from kmem.whole.process import Tell, ask
 from kmem.whole.proving import proof as proving
 from kmem.whole.proving.clock import LATE
@@ -187,6 +187,15 @@ def test_pieces_share_the_minutes_by_what_they_may_save(tmp_path: Path) -> None:
     assert given == pytest.approx([1.5, 0.75, 0.7])  # of little enough for one kernel
     assert _minutes_for(state, pieces[0], 1000.0) == most
     assert _minutes_for(state, pieces[0], 0.5) == 0.5
+
+
+def test_what_must_end_in_time_leaves_some_to_hold_a_piece_to_the_whole(tmp_path: Path) -> None:
+    state = replace(state_of(tmp_path), proof_s=20.0, began_s=0.0)
+    settings = replace(state.settings, within=10.0, minutes=30.0)
+    state = replace(state, settings=settings, beginning=json.dumps(asdict(OWN)))
+    estimated = replace(state, beginning=json.dumps(asdict(replace(OWN, eager_ms=None))))
+    assert _left_minutes(state, 60.0) == pytest.approx((540 - 60 - 50) / 60)
+    assert _left_minutes(estimated, 60.0) == pytest.approx((540 - 60) / 60)
 
 
 def test_a_question_ends_with_who_asked() -> None:

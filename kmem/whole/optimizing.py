@@ -25,6 +25,7 @@ from kmem.whole.cutting.pieces import (
 from kmem.whole.graphs.source import absolute_name, read_source
 from kmem.whole.holding import OpenModel, Watch, hold_to_the_whole, prove_whole
 from kmem.whole.opening import open_model
+from kmem.whole.proving.proof import read_proof
 from kmem.whole.report import write_model_report
 from kmem.whole.result import ModelResult
 from kmem.whole.state import (
@@ -42,6 +43,9 @@ from kmem.whole.trying import PieceCrew, Trials, TrialsHere, TrialsThere
 _PROOFS, _COMPILES = 3.0, 1.3
 _BESIDE_S = 30.0
 _LEAST_PROOF_S, _MOST_PROOF = 45.0, 0.35
+#: What holding a piece to the whole takes: as long as so many proofs of the model to itself. One
+#: H200, 2026-11-29, ViT's step of training: 48 s, and the model to itself 19.
+_HELD_PROOFS = 2.5
 #: Of the time that is left, what all stretches get, so that their pieces have some if they fail.
 _STRETCH = 0.6
 #: A run of a piece is not begun with less, in minutes.
@@ -135,13 +139,17 @@ def why_finished(known: ModelState) -> str:
 def _left_minutes(state: ModelState, spent_s: float) -> float:
     """Of a run; what was spent on the model itself and its baselines does not count.
 
-    Where everything has to end within some minutes, the last proof has its part of them.
+    Where everything has to end within some minutes, the last proof has its part of them, and that
+    by which the piece that is tried next is held to the whole.
     """
     left = state.settings.minutes - (spent_s - state.began_s) / 60
     compile_s = state.compile_s * _COMPILES + _BESIDE_S if state.compile_s else 0.0
     proof_s = max(_LEAST_PROOF_S, state.proof_s * _PROOFS + compile_s)
     if state.settings.within is not None:
         proof_s = min(proof_s, max(_LEAST_PROOF_S, state.settings.within * 60 * _MOST_PROOF))
+        beginning = read_proof(state.beginning)
+        if beginning is not None and beginning.eager_ms is not None:  # else nothing is timed
+            proof_s += state.proof_s * _HELD_PROOFS
     return min(left, (state.left_s(spent_s) - proof_s) / 60)
 
 
