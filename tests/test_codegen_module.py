@@ -2,6 +2,7 @@
 format, library operators that choose.
 """
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,63 @@ def get_init_inputs():
                 model = module.ModelNew(other)
                 with pytest.warns(UserWarning, match="runs the reference operators"):
                     torch.testing.assert_close(model(x), x + model.bias.sum())
+
+
+@pytest.mark.parametrize(
+    ("signature", "inputs", "kernels", "reference"),
+    [
+        ("x, mask=None", 1, ["(x)", "(x=x)"], ["(x, y)", "(x, mask=y)", "(x, None)"]),
+        ("x, mask=None", 2, ["(x, y)", "(x, mask=y)"], ["(x)", "(x, None)"]),
+        ("x, by=WIDE", 1, ["(x)"], ["(x, 3.0)"]),
+        ("x, others=NONE", 2, ["(x, y)", "(x, others=y)"], ["(x)"]),
+        ("x, *others", 1, ["(x)"], ["(x, y)", "(x, y, y)"]),
+        ("x, *others", 2, ["(x, y)"], ["(x, y, y)"]),
+        ("x, *, by=2.0, **named", 1, ["(x)"], ["(x, by=3.0)", "(x, more=y)"]),
+    ],
+)
+def test_an_emitted_forward_takes_what_the_modules_own_takes(
+    signature: str,
+    inputs: int,
+    kernels: list[str],
+    reference: list[str],
+) -> None:
+    source = f"""
+import torch
+
+class Base(torch.nn.Module):
+    WIDE = 2.0
+    NONE = None
+    def forward(self, {signature}):
+        given = dict(locals())
+        for name, value in given.items():
+            if isinstance(value, tuple):
+                for each in value:
+                    x = x + each
+            elif isinstance(value, dict):
+                for each in value.values():
+                    x = x + each
+            elif name not in ("self", "x") and value is not None:
+                x = x * value
+        return x
+
+class Model(Base):
+    pass
+def get_inputs():
+    return [{", ".join(["torch.randn(4, 5)"] * inputs)}]
+"""
+    _, graph = trace_source(source)
+    recipe = load_recipe(load_skill(SKILLS / "fuse-pointwise-chain"))
+    setting = {"BLOCK": 1024, "num_warps": 4, "HINT": "keep"}
+    sites = recipe.match(graph, Contract())
+    module = import_source(emit_source(source, graph, [(recipe, each, setting) for each in sites]))
+    x, y = torch.randn(4, 5), torch.randn(4, 5)
+    with torch.no_grad():
+        for call in (*kernels, *reference):
+            how = {"m": module.Model(), "n": module.ModelNew(), "x": x, "y": y}
+            expected = eval(f"m{call}", how)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                torch.testing.assert_close(eval(f"n{call}", how), expected)
+            assert bool(said) is (call in reference), call
+        with pytest.raises(TypeError):
+            module.ModelNew()()

@@ -17,5 +17,6 @@
 - reference.py: what of the problem's own text a module carries.
 - lint_excuses.py: rules of linters that are none for kernels.
 - layout.py: generated text in lines of 100 columns.
+- model.py: the class `ModelNew`.
 - assemble.py: the module file.
 """

@@ -1,13 +1,9 @@
 """Assemble a self-contained module file: `Model`, Triton kernels, and `ModelNew`.
 
 `ModelNew` subclasses the copied `Model`, so that constructor and state_dict are the same by
-construction. Its forward compares the inputs (shape, dtype, strides, scalar values, train/eval mode
-where it matters) with INPUTS and otherwise runs the reference operators. forward.py writes what a
-plan does, entries.py its kernels; layout.py breaks what is generated into lines of 100
-columns, while the problem's own text stays as its author wrote it.
-
-Autograd: emitted kernels have no backward, so a forward that must record gradients runs the
-reference operators too.
+construction. model.py writes the class, forward.py what a plan does, entries.py its kernels;
+layout.py breaks what is generated into lines of 100 columns, while the problem's own text stays as
+its author wrote it.
 """
 
 import logging
@@ -24,24 +20,23 @@ from kmem.codegen.module.counters import count_up, find_counters, write_counting
 from kmem.codegen.module.entries import ModuleKernels
 from kmem.codegen.module.forward import (
     Forward,
-    input_names,
     parameter_shapes,
     steady_inputs,
     steady_values,
     write_expected,
     write_forward,
-    write_found,
 )
 from kmem.codegen.module.launchers import LauncherWriter
 from kmem.codegen.module.layout import WIDTH, lay_out
 from kmem.codegen.module.lint_excuses import excuse_rules
+from kmem.codegen.module.model import write_model
 from kmem.codegen.module.placing import Placement, place_values, take_outputs
 from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.codegen.module.reference import reference_source
 from kmem.codegen.module.runtime import RUNTIME, SCRATCH, STAGED
 from kmem.codegen.module.shared_scratch import share_scratch
 from kmem.host.syntax import parse_python
-from kmem.problem.graph import Node, OpGraph
+from kmem.problem.graph import Node
 
 __all__ = ["EmittedModule", "SitePlan", "WorkloadPlan", "assemble_module", "with_evidence"]
 
@@ -84,56 +79,12 @@ def _laid_out(value, stride):
     ).copy_(value)
 '''
 
-#: Inputs of one shape may meet parameters of others: another constructor argument makes them.
-_CONSTRUCTOR = """\
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        state = dict(self.named_parameters(remove_duplicate=False))
-        state.update(self.named_buffers(remove_duplicate=False))
-        self.fits = all(name in state and state[name].shape == shape for name, shape in PARAMETERS)
-{staged}
-"""
 #: What the docstring of a module says of it.
 _STAGES = """
 What the launches make of parameters alone is made once and kept beside them, in as much memory
 again; a parameter that changes has it made anew. After a change in place through `.data`, which
 leaves no trace, call `kmem_staged.forget()`.
 """
-_KEEP_STAGED = "        self.kmem_staged = _Staged()\n"
-
-_FORWARD = '''
-def _fall_back(reason):
-    """Say that the reference operators run, or raise if KMEM_STRICT is 1."""
-    text = f"ModelNew runs the reference operators: {{reason}}"
-    if getenv("KMEM_STRICT") == "1":
-        raise RuntimeError(text)
-    warnings.warn(text, stacklevel=3)
-
-
-class ModelNew(Model):
-    """`Model` with Triton kernels; needs a GPU (or TRITON_INTERPRET=1), no gradients, and the sizes
-    that INPUTS names.
-    """
-
-{constructor}    def forward(self, {parameters}):
-        if {recognised}:
-            if not (torch.is_grad_enabled() and ({grad_check})):
-                {run}
-            _fall_back("the kernels have no backward, and gradients are recorded")
-        else:
-            _fall_back("the inputs are not those that the kernels were written for")
-        return super().forward({parameters})
-'''
-
-_RUN = "return _forward(self, {parameters})"
-#: Of a module with parameters, one of which may have been given another form since.
-_FETCH_AND_RUN = """\
-try:
-                    kmem_state = _fetch(self)
-                except KeyError as ex:
-                    _fall_back(f"{{ex}} was given another form, as by pruning")
-                    return super().forward({parameters})
-                return _forward(self, kmem_state, {parameters})"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +188,7 @@ def _assemble(
     constants.add("INPUTS", [write_expected(plan) for plan in plans])
     if parameter_shapes(plans[0].graph):
         constants.add("PARAMETERS", [repr(parameter_shapes(plan.graph)) for plan in plans])
+    reference = reference_source(problem_source)
     generated = "\n\n".join(
         part.strip("\n") + "\n"
         for part in (
@@ -250,14 +202,18 @@ def _assemble(
             STAGED if staging else "",
             forwards[0].fetching,
             forward,
-            _write_model(plans[0].graph, fetches=bool(forwards[0].fetching), stages=bool(staging)),
+            write_model(
+                plans[0].graph,
+                reference.signature,
+                fetches=bool(forwards[0].fetching),
+                stages=bool(staging),
+            ),
         )
         if part
     )
     used = set(re.findall(r"\w+", generated))
     blocks = [lay_out(constants.write(place, only=used)) for place in range(len(plans))]
     has_kernel_constants = "constant(" in blocks[0]
-    reference = reference_source(problem_source)
     rest = [
         CONSTANT if has_kernel_constants else "",
         BEGIN + blocks[0] + END,
@@ -311,40 +267,6 @@ def _labels(plan: WorkloadPlan) -> list[str]:
 def _wrap(text: str) -> str:
     """A sentence of a docstring, on as many lines as it takes."""
     return "\n".join(textwrap.wrap(text.replace('"""', "'''"), WIDTH - 3)) or text
-
-
-def _write_model(graph: OpGraph, *, fetches: bool, stages: bool) -> str:
-    """`ModelNew`: the kernels for the inputs that are expected, the reference for any others.
-
-    Args:
-        fetches: whether its forward is given parameters.
-        stages: whether it keeps what launches read in the place of parameters.
-    """
-    tensors = _tensor_inputs(graph)
-    grad_checks = [f"{name}.requires_grad" for name in tensors]
-    if any(placeholder.kind == "parameter" for placeholder in graph.placeholders):
-        grad_checks.append("any(parameter.requires_grad for parameter in self.parameters())")
-    recognised = [f"isinstance({name}, torch.Tensor)" for name in tensors]
-    has_parameters = bool(parameter_shapes(graph))
-    if has_parameters:
-        recognised.insert(0, "self.fits")
-    constructor = _CONSTRUCTOR.format(staged=_KEEP_STAGED if stages else "")
-    parameters = ", ".join(input_names(graph))
-    return _FORWARD.format(
-        constructor=constructor if has_parameters else "",
-        parameters=parameters,
-        run=(_FETCH_AND_RUN if fetches else _RUN).format(parameters=parameters),
-        recognised=" and ".join([*recognised, f"{write_found(graph)} == INPUTS"]),
-        grad_check=" or ".join(grad_checks) or "False",
-    )
-
-
-def _tensor_inputs(graph: OpGraph) -> list[str]:
-    return [
-        placeholder.name
-        for placeholder in graph.placeholders
-        if placeholder.kind == "input" and placeholder.spec is not None
-    ]
 
 
 def _write_imports(own: Sequence[str], body: str) -> str:

@@ -14,11 +14,24 @@ _INPUT_FUNCTIONS = ("get_inputs", "get_init_inputs", "get_small_inputs")
 
 
 @dataclass(frozen=True, slots=True)
+class Signature:
+    """What a forward takes: its positional parameters, each with the text of its default if it has
+    one, and whether it takes anything else.
+    """
+
+    positional: tuple[tuple[str, str | None], ...]
+    takes_more: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReferenceText:
-    """The text of a problem, and its imports, one statement each."""
+    """The text of a problem, its imports, one statement each, and the signature of the forward of
+    its `Model`, if it is written there.
+    """
 
     text: str
     imports: tuple[str, ...]
+    signature: Signature | None
 
 
 def reference_source(source: str) -> ReferenceText:
@@ -46,7 +59,41 @@ def reference_source(source: str) -> ReferenceText:
     }
     lines = source.splitlines()
     text = "\n".join(line for number, line in enumerate(lines) if number not in gone)
-    return ReferenceText(text, tuple(line for item in imports for line in _imports(item, read)))
+    lines_of_imports = tuple(line for item in imports for line in _imports(item, read))
+    return ReferenceText(text, lines_of_imports, _signature(body))
+
+
+def _signature(body: Sequence[ast.stmt]) -> Signature | None:
+    """Of the forward that `Model`, or the first class of the file that it is derived from, has."""
+    classes = {item.name: item for item in body if isinstance(item, ast.ClassDef)}
+    model = classes.pop("Model", None)
+    while model is not None:
+        for item in model.body:
+            if isinstance(item, ast.FunctionDef) and item.name == "forward":
+                return _signature_of(item.args)
+        bases = [base.id for base in model.bases if isinstance(base, ast.Name)]
+        model = next((classes.pop(name) for name in bases if name in classes), None)
+    return None
+
+
+def _signature_of(arguments: ast.arguments) -> Signature:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    first = len(positional) - len(arguments.defaults)
+    defaults = {
+        positional[first + place].arg: _default(value, place)
+        for place, value in enumerate(arguments.defaults)
+    }
+    more = (arguments.vararg, arguments.kwarg, *arguments.kwonlyargs)
+    taken = tuple((each.arg, defaults.get(each.arg)) for each in positional[1:])
+    return Signature(taken, any(more))
+
+
+def _default(value: ast.expr, place: int) -> str:
+    """A default as another class can write it: a name may be one of the class it stands in."""
+    nodes = list(ast.walk(value))
+    has_names = any(isinstance(node, ast.Name) for node in nodes)
+    is_plain = all(isinstance(node, _PLAIN) for node in nodes) and not has_names
+    return ast.unparse(value) if is_plain else f"Model.forward.__defaults__[{place}]"
 
 
 def _imports(statement: ast.Import | ast.ImportFrom, read: set[str]) -> list[str]:
