@@ -140,7 +140,7 @@ def test_launches_of_emitted_kernels_are_seen_too(name: str, seen: list[str]) ->
 
 def test_parts_of_scratch_memory_are_no_views_of_bytes_to_a_compiler(seen: list[str]) -> None:
     called = [line.split()[1] for line in seen if line.startswith("scratch ")]
-    assert called.count("aten.new_empty.default") >= 10
+    assert called.count("aten.new_empty.default") >= 8
     assert not any(name.startswith(("aten.slice", "aten.view.dtype")) for name in called)
 
 
