@@ -23,6 +23,7 @@ H200 = named_target("h200")
 
 NAMES = ", ".join(f"argument_{number}: tl.constexpr" for number in range(12))
 VALUES = ", ".join(f"argument_{number}=argument_{number}" for number in range(12))
+TARGETS = ", ".join(f"weights_of_layer_{number}" for number in range(12))
 LONG = "argument_of_a_rather_long_name"
 
 STATEMENTS = {
@@ -47,6 +48,8 @@ STATEMENTS = {
     "a bracket of one": f"x = tl.reshape(({LONG} + {LONG} + {LONG} + {LONG},), (1,))\n",
     "several lines": f"x = f(\n    {LONG}, {LONG},\n    {LONG}, {LONG}, {LONG},\n)\n",
     "a string": f"text = 'a, b + c # no comment, {LONG}' + {LONG!r} + '{LONG}'\n",
+    "names and a call, both long": f"{TARGETS} = f({TARGETS}, {TARGETS})\n",
+    "names in a bracket and a call": f"({TARGETS},) = f({TARGETS}, {TARGETS})\n",
     "a comment behind": f"x = f({LONG}, {LONG})  # {'why this is so, ' * 5}at last\n",
 }
 

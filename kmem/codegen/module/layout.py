@@ -210,7 +210,7 @@ def _lay_out_statement(text: str, indent: str) -> list[str]:
     start = statement.value_start() if head is None else head.end()
     if head is None and statement.lists_targets(start):
         names, value = text[:start].rstrip(" ="), text[start:].lstrip()
-        if len(names) > len(value):
+        if len(names) > len(value) or len(indent) + len(names) > WIDTH - len(" = "):
             return _Statement(f"({names}) = {value}").break_whole(indent)
     return statement.lay_out_value(start, len(text) - takes_colon, indent)
 
@@ -289,6 +289,12 @@ class _Statement:
     def break_bracket(self, span: _Span, indent: str) -> list[str]:
         """A span broken inside its longest bracket; as it is if it fits or has none."""
         bracket = self._longest_bracket(span)
+        while bracket is not None and len(indent) + self.starts[bracket] - span.start >= WIDTH:
+            before = span._replace(end=self.starts[bracket], last=bracket)
+            earlier = self._longest_bracket(before)
+            if earlier is None:
+                break
+            bracket = earlier
         if len(indent) + span.end - span.start <= WIDTH or bracket is None:
             return [indent + self.text[span.start : span.end]]
         closing = self.partners[bracket]
