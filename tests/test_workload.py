@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+import torch
 
 from kmem.errors import ProblemError
 from kmem.problem.sizing.program import MAX_SMALL_RESULTS, computes_much
@@ -251,7 +252,8 @@ def test_parameters_that_the_model_itself_sizes_give_the_smallest_sizes_and_a_wa
     )
     with caplog.at_level(logging.WARNING, "kmem.problem.sizing.workload"):
         assert derive_small_workload(problem).constants == (("BATCH", 2),)
-    assert "its parameters keep the small workload at 524288 elements" in caplog.text
+    text = "no fewer than 524288 elements of inputs and results, 262144 of parameters"
+    assert text in caplog.text
 
 
 @pytest.mark.parametrize("width", ["WIDTH", "131072"])
@@ -364,3 +366,27 @@ def test_an_opaque_module_shrinks_too() -> None:
     problem = problem_of("N = 1 << 20", "return x if x.sum() > 0 else -x", "torch.rand(N)")
     ((_, size),) = derive_small_workload(problem).constants
     assert size <= MAX_SMALL_ELEMENTS
+
+
+def test_a_convolutions_gradient_keeps_the_size_of_its_output() -> None:
+    """Tensors without data take any; cuDNN refused 2 x 2 images with gradients of 14 x 14."""
+    problem = Problem(
+        "p",
+        "p.py",
+        """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, w, gradient):
+        return torch.ops.aten.convolution_backward.default(
+            gradient, x, w, [64], [16, 16], [0, 0], [1, 1], False, [0, 0], 1, [False, True, True]
+        )[1] * 2
+def get_inputs():
+    return [
+        torch.randn(32, 3, 224, 224), torch.randn(64, 3, 16, 16), torch.randn(32, 64, 14, 14)
+    ]
+""",
+    )
+    workload = derive_small_workload(problem)
+    x, w, gradient = execute_problem(problem, workload).get_inputs()
+    made = torch.nn.functional.conv2d(x, w, stride=16)
+    assert made.shape == gradient.shape and x.numel() < 32 * 3 * 224 * 224

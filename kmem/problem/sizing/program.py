@@ -3,6 +3,8 @@
 workload.py compares graphs at smaller sizes by it with that at full size.
 """
 
+import torch
+
 from kmem.problem.costs.work import node_work
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.arithmetic import Work, output_elements
@@ -16,6 +18,7 @@ from kmem.records import TensorSpec
 #: multiply-adds) ended at the deadline.
 MAX_SMALL_RESULTS = 2**20
 MAX_SMALL_MULTIPLY_ADDS = 2**28
+_CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
 
 
 def shape_of_program(graph: OpGraph, parameters_stay: bool) -> tuple[object, ...]:
@@ -74,3 +77,22 @@ def count_held(graph: OpGraph) -> int:
         for placeholder in graph.placeholders
         if placeholder.kind in ("parameter", "buffer") and placeholder.spec is not None
     )
+
+
+def has_convolutions_that_fit(graph: OpGraph) -> bool:
+    """Whether each backward of a convolution is given a gradient of the size of its output.
+
+    Nothing asks for that on tensors without data; cuDNN refuses any other.
+    """
+    backwards = (node for node in graph.nodes if node.target == _CONVOLUTION_BACKWARD)
+    return all(_fits(graph, node) for node in backwards)
+
+
+def _fits(graph: OpGraph, node: Node) -> bool:
+    gradient, *operands = (graph.spec(name).shape for name in node.refs()[:3])
+    value, weight = (torch.empty(shape, device="meta") for shape in operands)
+    try:
+        made = torch.convolution(value, weight, None, *node.args[4:10])
+    except RuntimeError:
+        return False
+    return tuple(made.shape) == tuple(gradient)

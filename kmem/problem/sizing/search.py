@@ -19,6 +19,7 @@ from kmem.problem.sizing.program import (
     computes_much,
     count_held,
     count_outputs,
+    has_convolutions_that_fit,
     longer_axes,
     shape_of_program,
 )
@@ -244,8 +245,12 @@ class Search:
         runs, _ = self._run_forward(workload, parameters_stay)
         return runs and self.computes_much(workload)
 
+    def held(self, workload: Workload) -> int:
+        """Elements of all parameters and buffers."""
+        return count_held(self._graph_at(workload))
+
     def has_large_parameters(self, workload: Workload) -> bool:
-        return count_held(self._graph_at(workload)) > MAX_SMALL_PARAMETERS
+        return self.held(workload) > MAX_SMALL_PARAMETERS
 
     def _graph_at(self, workload: Workload) -> OpGraph:
         if workload not in self._graphs:
@@ -282,7 +287,7 @@ class Search:
             return None
         if self.light and longer_axes(graph) != longer_axes(self.graph):
             return None
-        return graph
+        return graph if has_convolutions_that_fit(graph) else None
 
 
 def _count_parameters(module: types.ModuleType) -> int | None:

@@ -75,10 +75,11 @@ def derive_small_workload(problem: Problem, known: OpGraph | None = None) -> Wor
         )
     if not search.is_small(workload):
         logger.warning(
-            "%s: its parameters keep the small workload at %d elements; "
+            "%s: works at no fewer than %d elements of inputs and results, %d of parameters; "
             "the interpreter will be slow",
             problem.path,
             search.elements(workload),
+            search.held(workload),
         )
     return _lighter(search, workload, problem, full)
 
