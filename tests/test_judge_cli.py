@@ -350,7 +350,7 @@ def test_a_wrong_word_is_one_line_and_exit_2(
             "def get_inputs():\n    raise SystemExit(3)",
             "get_inputs() raised SystemExit: 3",
         ),
-        ("return [1.5]", "return 1.5", "get_init_inputs raised TypeError: "),
+        ("return [1.5]", "return 1.5", "get_init_inputs() returned 1.5; it must return the list"),
         ("x * self.scale", "x @ x", "forward raised RuntimeError: "),
     ],
 )

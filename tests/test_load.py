@@ -150,7 +150,11 @@ def test_model_and_inputs_are_built_on_the_device_and_cast_for_bf16() -> None:
             r"get_inputs\(\) raised ValueError: no data; it must run in PyTorch as it is$",
         ),
         ("return None", r"get_inputs\(\) returned None; it must return the list"),
-        ("return []", r"get_inputs\(\) returned \[\]; it must return the list"),
+        ("return []", r"get_inputs\(\) returned an empty list; it must return the list"),
+        (
+            "import torch\n    return torch.rand(2)",
+            r"get_inputs\(\) returned a tensor; it must return the list of forward's inputs$",
+        ),
     ],
 )
 def test_inputs_that_raise_or_are_missing_are_one_line(inputs, message) -> None:
@@ -189,6 +193,27 @@ def test_init_inputs_that_raise_are_one_line() -> None:
         ProblemError, match="get_init_inputs raised NameError: name 'WIDTH' is not defined"
     ):
         build_model(module, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("4", "4"),
+        ("None", "None"),
+        ("'wide'", "'wide'"),
+        ("{'width': 4}", "{'width': 4}"),
+        ("torch.rand(2)", "a tensor"),
+    ],
+)
+def test_init_inputs_that_are_no_list_are_named_with_what_is_wanted(returned, said) -> None:
+    init = f"import torch\ndef get_init_inputs():\n    return {returned}\n"
+    module = execute_problem(problem_of(f"class Model: pass\n{init}"))
+    with pytest.raises(ProblemError) as caught:
+        build_model(module, "cpu")
+    assert str(caught.value) == (
+        f"inline.py: get_init_inputs() returned {said}; "
+        "it must return the list of Model's arguments, as in [4] or []"
+    )
 
 
 def test_a_full_device_is_an_error_of_its_own_with_advice() -> None:

@@ -140,8 +140,8 @@ def build_model(
 
     With BF16 the module is cast to bfloat16.
 
-    Raises ProblemError: if `get_init_inputs` or the constructor raises, or Model is no module.
-    DeviceMemoryError: if it does not fit.
+    Raises ProblemError: if `get_init_inputs` or the constructor raises, the former returns no list,
+        or Model is no module. DeviceMemoryError: if it does not fit.
     """
     model = construct_model(module, device)
     model = _call(module, "Model", lambda: model.to(device))
@@ -151,7 +151,12 @@ def build_model(
 def construct_model(module: types.ModuleType, device: torch.device | str) -> torch.nn.Module:
     init_inputs: list[object] = []
     if hasattr(module, "get_init_inputs"):
-        init_inputs = _call(module, "get_init_inputs", lambda: list(module.get_init_inputs()))
+        init_inputs = _listed(
+            module,
+            "get_init_inputs()",
+            _call(module, "get_init_inputs", module.get_init_inputs),
+            "the list of Model's arguments, as in [4] or []",
+        )
 
     def construct() -> torch.nn.Module:
         with torch.device(device):
@@ -171,18 +176,19 @@ def build_inputs(
 ) -> list[object]:
     """`get_inputs()` made directly on a device, with BF16 floating tensors cast to bfloat16.
 
-    Raises ProblemError: if it raises or returns nothing. DeviceMemoryError: if they do not fit.
+    Raises ProblemError: if it raises or returns anything but a list with something in it.
+    DeviceMemoryError: if they do not fit.
     """
 
     def make() -> object:
         with torch.device(device):
             return module.get_inputs()
 
-    inputs = _call(module, "get_inputs()", make)
-    if not isinstance(inputs, list | tuple) or not inputs:
+    wanted = "the list of forward's inputs"
+    inputs = _listed(module, "get_inputs()", _call(module, "get_inputs()", make), wanted)
+    if not inputs:
         raise ProblemError(
-            f"{module.__file__}: get_inputs() returned {inputs!r:.60}; "
-            "it must return the list of forward's inputs"
+            f"{module.__file__}: get_inputs() returned an empty list; it must return {wanted}"
         )
     moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs]
     if precision is Precision.BF16:
@@ -326,6 +332,16 @@ def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -
         if "cuda" in reason.lower():
             remedy = "name no device in the file: kmem puts the module and its inputs on the GPU"
         raise ProblemError(f"{module.__file__}: {what} raised {reason}; {remedy}") from ex
+
+
+def _listed(module: types.ModuleType, what: str, returned: object, wanted: str) -> list[object]:
+    """What the user's function returned, as a list. Raises ProblemError: if it is none."""
+    if isinstance(returned, list | tuple):
+        return list(returned)
+    said = " ".join(_shorten(returned).split())  # one line
+    if isinstance(returned, torch.Tensor):  # its text is the values, or says that it is fake
+        said = "a tensor"
+    raise ProblemError(f"{module.__file__}: {what} returned {said}; it must return {wanted}")
 
 
 def _shorten(value: object) -> str:
