@@ -98,3 +98,14 @@ def test_what_breaks_the_contract_is_one_line(
     file.write_text(text, encoding="utf-8")
     code, output = invoke(registry, "check", str(file), "--target", "h200")
     assert code == 1 and message in output and output.startswith("Error: ")
+
+
+def test_a_check_of_a_model_names_the_commands_that_take_one(
+    registry: Registry, tmp_path: Path
+) -> None:
+    file = tmp_path / "mixer.py"
+    file.write_text("import torch\ndef factory():\n    return torch.nn.ReLU()\n")
+    code, output = invoke(registry, "check", f"{file}:factory", "--target", "h200")
+    assert code == 1 and len(output.splitlines()) == 1
+    assert output.startswith(f"Error: {file}:factory names a model, as FILE:NAME or PACKAGE:NAME")
+    assert "`kmem plan` shows what a run would make" in output

@@ -55,6 +55,12 @@ def load_problem(path: str | Path) -> Problem:
     if place.is_dir():
         place = place / "problem.py"
     if not place.is_file():
+        if ":" in place.name:
+            raise ProblemError(
+                f"{place} names a model, as FILE:NAME or PACKAGE:NAME, and this takes a problem "
+                "file; `kmem plan` shows what a run would make of a model, `kmem optimize` makes "
+                "it fast"
+            )
         raise ProblemError(
             f"No problem file at {place}; give the path of a Python file with Model and get_inputs"
         )
