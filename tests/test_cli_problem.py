@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from kmem.cli import cli
@@ -22,6 +23,30 @@ class Model(torch.nn.Module):
 
 def get_inputs():
     return [torch.randn(4096, 64)]
+"""
+
+#: A constructor that takes a record.
+CONFIGURED = """
+import torch
+from dataclasses import dataclass
+
+@dataclass
+class Config:
+    width: int = 64
+
+class Model(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.linear = torch.nn.Linear(config.width, config.width)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+def get_inputs():
+    return [torch.randn(128, 64)]
+
+def get_init_inputs():
+    return [Config()]
 """
 
 
@@ -98,6 +123,31 @@ def test_what_breaks_the_contract_is_one_line(
     file.write_text(text, encoding="utf-8")
     code, output = invoke(registry, "check", str(file), "--target", "h200")
     assert code == 1 and message in output and output.startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (CONFIGURED, "a Config cannot be passed to a worker; use tensors, numbers"),
+        (NORM.replace("64)]", '64, device="cuda")]'), "name no device in the file"),
+    ],
+)
+def test_a_check_refuses_what_a_run_refuses_and_in_its_words(
+    text: str,
+    message: str,
+    registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    file = tmp_path / "refused.py"
+    file.write_text(text, encoding="utf-8")
+    code, output = invoke(registry, "check", str(file), "--target", "h200")
+    assert code == 1 and message in output and len(output.splitlines()) == 1
+    argv = ["optimize", str(file), "--target", "h200", "--out", str(tmp_path / "out")]
+    run = CliRunner().invoke(cli, argv, obj=registry)
+    assert run.exit_code == 1 and run.output.splitlines()[-1] == output.strip()
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_check_of_a_model_names_the_commands_that_take_one(

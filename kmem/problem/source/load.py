@@ -42,6 +42,8 @@ FULL = Workload("full")
 #: For one forward on fake tensors, which compute nothing: the largest models take seconds.
 FORWARD_DEADLINE_S = 60.0
 
+_NAME_NO_DEVICE = "name no device in the file: kmem puts the module and its inputs on the GPU"
+
 
 def load_problem(path: str | Path) -> Problem:
     """Read and check a problem file without executing it.
@@ -155,14 +157,7 @@ def build_model(
 
 
 def construct_model(module: types.ModuleType, device: torch.device | str) -> torch.nn.Module:
-    init_inputs: list[object] = []
-    if hasattr(module, "get_init_inputs"):
-        init_inputs = _listed(
-            module,
-            "get_init_inputs()",
-            _call(module, "get_init_inputs", module.get_init_inputs),
-            "the list of Model's arguments, as in [4] or []",
-        )
+    init_inputs = constructor_arguments(module)
 
     def construct() -> torch.nn.Module:
         with torch.device(device):
@@ -177,13 +172,25 @@ def construct_model(module: types.ModuleType, device: torch.device | str) -> tor
     return model
 
 
+def constructor_arguments(module: types.ModuleType) -> list[object]:
+    """What `get_init_inputs()` returns; nothing where the file has no such function.
+
+    Raises ProblemError: if it raises or returns no list.
+    """
+    if not hasattr(module, "get_init_inputs"):
+        return []
+    returned = _call(module, "get_init_inputs", module.get_init_inputs)
+    wanted = "the list of Model's arguments, as in [4] or []"
+    return _listed(module, "get_init_inputs()", returned, wanted)
+
+
 def build_inputs(
     module: types.ModuleType, device: torch.device | str, precision: Precision = Precision.MATCH
 ) -> list[object]:
     """`get_inputs()` made directly on a device, with BF16 floating tensors cast to bfloat16.
 
-    Raises ProblemError: if it raises or returns anything but a list with something in it.
-    DeviceMemoryError: if they do not fit.
+    Raises ProblemError: if it raises, returns anything but a list with something in it, or makes
+        tensors on a GPU that is not there. DeviceMemoryError: if they do not fit.
     """
 
     def make() -> object:
@@ -195,6 +202,13 @@ def build_inputs(
     if not inputs:
         raise ProblemError(
             f"{module.__file__}: get_inputs() returned an empty list; it must return {wanted}"
+        )
+    # fake tensors may be on any device; real ones, as a run makes them later, may not
+    named_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in inputs)
+    if named_gpu and not torch.cuda.is_available():
+        raise ProblemError(
+            f"{module.__file__}: get_inputs() makes tensors on a GPU, and there is none here; "
+            f"{_NAME_NO_DEVICE}"
         )
     moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs]
     if precision is Precision.BF16:
@@ -336,7 +350,7 @@ def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -
         reason = first_line(ex)
         remedy = "it must run in PyTorch as it is"
         if "cuda" in reason.lower():
-            remedy = "name no device in the file: kmem puts the module and its inputs on the GPU"
+            remedy = _NAME_NO_DEVICE
         raise ProblemError(f"{module.__file__}: {what} raised {reason}; {remedy}") from ex
 
 

@@ -1,14 +1,22 @@
 """A problem traced for a run: at the file's sizes and at small ones, and what to know of it."""
 
 from dataclasses import replace
+from types import ModuleType
 
 from kmem.errors import ProblemError
+from kmem.measure.oracle.running.module import encodable_values
+from kmem.measure.worker.tensors import encode_value
 from kmem.problem.costs.bound import graph_bound
 from kmem.problem.costs.footprint import check_footprint
 from kmem.problem.costs.issuing import priced_device
 from kmem.problem.features.mode import describe_mode
 from kmem.problem.sizing.workload import derive_small_workload
-from kmem.problem.source.load import FULL, check_forward, execute_problem
+from kmem.problem.source.load import (
+    FULL,
+    check_forward,
+    constructor_arguments,
+    execute_problem,
+)
 from kmem.problem.traced import TracedProblem
 from kmem.problem.tracing.trace import put_under, trace_problem
 from kmem.records import Contract, Device, Precision, Problem
@@ -27,12 +35,15 @@ def trace_for_run(
         The traced problem, and sentences about it that the user should read.
 
     Raises:
-        ProblemError: if the problem breaks the contract, its forward fails or does not end.
+        ProblemError: if the problem breaks the contract, its forward fails or does not end, or the
+            judge could give no worker its constructor arguments.
         DeviceMemoryError: if it cannot fit the device.
     """
     notes: list[str] = []
     workloads = {"full": FULL}
-    check_forward(execute_problem(problem, FULL), contract.precision)
+    module = execute_problem(problem, FULL)
+    check_forward(module, contract.precision)
+    _check_arguments(problem, module)
     traced = trace_problem(execute_problem(problem, FULL), contract.precision)
     graphs = {"full": put_under(traced, contract)}
     check_footprint(problem, graphs["full"], device)
@@ -61,3 +72,18 @@ def trace_for_run(
     bound = graph_bound(graphs["full"], device, contract)
     device = priced_device(graphs["full"], device, contract)
     return TracedProblem(problem, contract, device, workloads, graphs, bound), tuple(notes)
+
+
+def _check_arguments(problem: Problem, module: ModuleType) -> None:
+    """Refuse constructor arguments that the judge would refuse once kernels are compiled.
+
+    Raises ProblemError: if one cannot be passed to a worker.
+    """
+    try:
+        with encodable_values(problem):
+            for value in constructor_arguments(module):
+                encode_value(value)
+    except ProblemError as ex:
+        raise ProblemError(
+            f"{ex}, or let `kmem optimize --pieces` treat the file as a model"
+        ) from ex
