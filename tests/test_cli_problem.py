@@ -102,7 +102,8 @@ def test_what_cannot_be_traced_is_said_to_be_unknown(registry: Registry, tmp_pat
         "memory       unknown",
         "recipes      none: only a language model can write this",
         "library      the whole forward",
-        "note         the forward is one opaque call: it returns a dict",
+        "note         the forward is one opaque call: it returns a dict; `kmem optimize --pieces` "
+        "treats the file as a model",
     ):
         assert line in text
 

@@ -1,6 +1,7 @@
 """A problem before a run: what does not end or does not fit is said before anything runs."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -62,3 +63,24 @@ def test_what_fits_is_traced_at_both_sizes_without_a_note() -> None:
         problem_of("return x + 1", "4096, 4096"), Contract(), H200, needs_small=True
     )
     assert traced.graphs.keys() == {"full", "small"} and notes == ()
+
+
+@pytest.mark.parametrize(
+    ("forward", "given", "is_named"),
+    [
+        ("return {'y': x}", "torch.rand(8)", True),
+        ("return x, (x, x)", "torch.rand(8)", True),
+        ("return x, 3", "torch.rand(8)", True),
+        ("return x['scale'] + 1", "{'scale': torch.rand(8)}", True),
+        ("return x.real + torch.ones(8)", "1j", False),
+        ("return x if x.sum() > 0 else -x", "torch.rand(8)", False),
+    ],
+)
+def test_pieces_are_named_where_containers_alone_make_a_forward_opaque(
+    forward: str, given: str, is_named: bool
+) -> None:
+    plain = problem_of(forward, "8")
+    problem = replace(plain, source=plain.source.replace("torch.rand(8)", given))
+    _, notes = trace_for_run(problem, Contract(), H200, needs_small=False)
+    (opaque,) = [note for note in notes if "one opaque call" in note]
+    assert ("`kmem optimize --pieces`" in opaque) is is_named

@@ -39,6 +39,10 @@ logger = logging.getLogger(__name__)
 #: graph opaque.
 MAX_CONSTANT_ELEMENTS = 64
 
+#: How reasons begin that are about what a forward returns, or takes, and not what it computes.
+_RETURNS, _TAKES = "it returns ", "an input of type "
+_CONTAINERS = tuple(_TAKES + kind.__name__ for kind in (dict, list, tuple))
+
 #: For tracing a module in both modes.
 TRACE_DEADLINE_S = 300.0
 
@@ -69,6 +73,12 @@ def trace_problem(
     return replace(graph, mode_matters=other.hash != graph.hash)
 
 
+def may_have_pieces(graph: OpGraph) -> bool:
+    """Whether a forward is opaque for containers alone, which the pieces of a model do without."""
+    reason = graph.opaque_reason
+    return reason is not None and (reason.startswith(_RETURNS) or reason in _CONTAINERS)
+
+
 def trace_under(module: ModuleType, contract: Contract) -> OpGraph:
     """Trace an executed problem file for kernels under a contract."""
     return put_under(trace_problem(module, contract.precision), contract)
@@ -93,7 +103,7 @@ def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -
             model = _make_model(module, mode)
             for value in inputs:
                 if not isinstance(value, torch.Tensor | int | float | str | None):
-                    raise Untraceable(f"an input of type {type(value).__name__}")
+                    raise Untraceable(f"{_TAKES}{type(value).__name__}")
             if precision is Precision.BF16:
                 model = cast_fake_module(model, torch.bfloat16)
                 inputs = [cast_floating(value, torch.bfloat16) for value in inputs]
@@ -164,13 +174,13 @@ _CONSTANT_COPIES = ("aten.lift_fresh_copy.default", "aten.detach_.default", "ate
 def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGraph:
     spec = program.call_spec.out_spec
     if spec.num_nodes != spec.num_leaves + 1 and not spec.is_leaf():
-        raise Untraceable("it returns a nested structure")
+        raise Untraceable(f"{_RETURNS}a nested structure")
     if not spec.is_leaf() and spec.type not in (tuple, list):
-        raise Untraceable(f"it returns a {spec.type.__name__}")
+        raise Untraceable(f"{_RETURNS}a {spec.type.__name__}")
     graph = read_flat_program(program, training)
     leaves = len(program.graph_signature.user_outputs)
     if len(graph.outputs) != leaves:
-        raise Untraceable("it returns something that is not a tensor")
+        raise Untraceable(f"{_RETURNS}something that is not a tensor")
     return graph
 
 
@@ -225,7 +235,7 @@ def _read_placeholder(
         return Placeholder(node.name, kind, entry.target or "", tensor_spec(value))
     if value is None or isinstance(value, int | float | str):
         return Placeholder(node.name, "input", "", None, value)
-    raise Untraceable(f"an input of type {type(value).__name__}")
+    raise Untraceable(f"{_TAKES}{type(value).__name__}")
 
 
 def _constant_value(

@@ -18,7 +18,7 @@ from kmem.problem.source.load import (
     execute_problem,
 )
 from kmem.problem.traced import TracedProblem
-from kmem.problem.tracing.trace import put_under, trace_problem
+from kmem.problem.tracing.trace import may_have_pieces, put_under, trace_problem
 from kmem.records import Contract, Device, Precision, Problem
 
 
@@ -65,7 +65,10 @@ def trace_for_run(
         graphs["small"] = put_under(small, contract)
     targets = {name: [node.target for node in graph.nodes] for name, graph in graphs.items()}
     if graphs["full"].opaque_reason:
-        notes.append(f"the forward is one opaque call: {graphs['full'].opaque_reason}")
+        remedy = ""
+        if may_have_pieces(graphs["full"]):
+            remedy = "; `kmem optimize --pieces` treats the file as a model, and takes such"
+        notes.append(f"the forward is one opaque call: {graphs['full'].opaque_reason}{remedy}")
     elif "small" in graphs and targets["small"] != targets["full"]:
         del graphs["small"], workloads["small"]
         notes.append("the small workload runs other operators than the full one and is not used")
