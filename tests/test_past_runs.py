@@ -9,7 +9,10 @@ import pytest
 from click.testing import CliRunner, Result
 from test_memory_store import RUN, make_attempt, make_outcome
 
+from kmem.cli.options.run_name import RUN_NAME
+from kmem.cli.runs.report import report
 from kmem.cli.runs.runs import runs
+from kmem.cli.runs.why import why
 from kmem.errors import MemoryStoreError
 from kmem.memory.store import Memory
 from kmem.records import Problem, Run, RunState
@@ -129,3 +132,35 @@ def test_a_run_may_be_named_by_its_directory(command: str, past: dict[str, Run])
     assert named.exit_code == plain.exit_code == 0 and named.stdout == plain.stdout != ""
     with pytest.raises(MemoryStoreError, match="No run '/nobody'"):
         kmem(command, "/nobody")
+
+
+@pytest.mark.parametrize("command", ["show", "diff"])
+def test_a_problems_name_is_its_latest_run_and_that_is_said(
+    command: str, past: dict[str, Run]
+) -> None:
+    named, plain = (kmem(command, word) for word in ("conv_relu", "r-done"))
+    assert named.exit_code == plain.exit_code == 0 and named.stdout == plain.stdout != ""
+    assert named.stderr == "conv_relu is a problem: taking its only run, r-done\n"
+    assert plain.stderr == ""
+
+
+def test_of_several_runs_of_a_problem_the_latest_is_taken(past: dict[str, Run]) -> None:
+    for command, words in ((report, ()), (why, ("--json",))):
+        taken = CliRunner().invoke(command, [RUN.problem.name, *words])
+        assert "taking the latest of its 2 runs, r-failed" in taken.stderr
+        assert "failed" in taken.stdout
+
+
+def test_a_word_that_an_id_begins_with_is_no_problems_name(past: dict[str, Run]) -> None:
+    with Memory() as memory:
+        memory.runs.start(replace(RUN, id="other", problem=Problem("r-done", "/r.py", "x = 1\n")))
+    assert kmem("show", "r-done").stdout.startswith("r-done ")
+
+
+def test_the_directory_of_several_runs_is_no_problems_name(
+    past: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conv_relu").mkdir()
+    (tmp_path / "conv_relu" / "model.json").write_text("{}")
+    assert RUN_NAME.convert("conv_relu", None, None) == "conv_relu"

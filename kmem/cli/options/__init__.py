@@ -9,7 +9,7 @@
 - stages.py: what the stages by hand and the look at a problem can be told.
 - whole.py: what the commands on whole models share.
 - run.py: what a run of `kmem optimize` is made from.
-- run_name.py: which run a command is about, by its id or its directory.
+- run_name.py: which run a command is about, by its id, its directory, or its problem's name.
 - past_runs.py: which of the past runs a command is about.
 - words.py: the options of a command as words again, for the same command elsewhere.
 - executor.py: on which machines a command works.

@@ -47,7 +47,8 @@ class _Compared:
 def compare(run_ids: tuple[str, ...], as_json: bool) -> None:
     """Show runs side by side: what was asked, what came of it, and what each skill reached.
 
-    Each RUN may be a unique prefix of its id, or its directory.
+    Each RUN may be a unique prefix of its id, its directory, or a problem's name, for its
+    latest run.
     """
     if len(run_ids) < 2:
         raise click.UsageError("Name at least two runs")
@@ -129,8 +130,8 @@ def diff(run_id: str, number: int | None, other_id: str | None) -> None:
     """Show what an attempt changed: its kernel against the one it was made from.
 
     ATTEMPT is its number in `kmem runs show RUN`; without it the best kernel is taken. A kernel
-    that was made from none is compared with the module. RUN may be a unique prefix of its id, or
-    its directory.
+    that was made from none is compared with the module. RUN may be a unique prefix of its id, its
+    directory, or a problem's name, for its latest run.
     """
     with Memory.to_read() as memory:
         run = memory.runs.get(run_id)

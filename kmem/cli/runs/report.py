@@ -21,7 +21,8 @@ def report(run_id: str, as_html: bool, out: Path | None) -> None:
     """Show the report of a run, or write its page as one HTML file.
 
     The file needs nothing else: it has its styles, its plot and the source of its fastest kernels,
-    and runs no script. RUN may be a unique prefix of its id, or its directory.
+    and runs no script. RUN may be a unique prefix of its id, its directory, or a problem's name,
+    for its latest run.
     """
     with Memory.to_read() as memory:
         run = memory.runs.get(run_id)

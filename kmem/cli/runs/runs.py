@@ -13,7 +13,7 @@ from kmem.cli.display.picture import show_picture
 from kmem.cli.exit_codes import EXIT_REPLAY_DIFFERS
 from kmem.cli.options.past_runs import RunFilter, read_moment
 from kmem.cli.options.records import nested, option, takes
-from kmem.cli.options.run_name import RUN_NAME
+from kmem.cli.options.run_name import RUN_NAME, holds_several_runs
 from kmem.cli.runs.past_runs import compare, diff, prune
 from kmem.cli.runs.rounds import describe_whole_round, read_whole_round, whole_round_data
 from kmem.explore.models.cost.budget import Spending
@@ -86,7 +86,7 @@ def list_runs(options: ListOptions, as_json: bool) -> None:
 def show_run(run_id: str, number: int | None, as_json: bool) -> None:
     """Show what a run tried and why.
 
-    RUN may be a unique prefix of its id, or its directory.
+    RUN may be a unique prefix of its id, its directory, or a problem's name, for its latest run.
     """
     with Memory.to_read() as memory:
         run = memory.runs.get(run_id)
@@ -144,9 +144,10 @@ def _describe_attempt(attempt: Attempt) -> str:
 def resume_run(registry: Registry, run_id: str, as_json: bool) -> None:
     """Go on with a run that was interrupted or killed; finished measurements are not repeated.
 
-    RUN may be a unique prefix of its id, or its directory, as that of a run on a whole model is.
+    RUN may be a unique prefix of its id, a problem's name, for its latest run, or its directory, as
+    that of a run on a whole model is.
     """
-    if any((Path(run_id) / name).is_file() for name in ("model.json", "shapes.json")):
+    if holds_several_runs(Path(run_id)):
         from kmem.cli.actions.whole_run import resume_model  # loads torch
 
         resume_model(Path(run_id), registry, as_json=as_json)
@@ -175,7 +176,8 @@ def replay(registry: Registry, run_id: str, out: Path | None, as_json: bool) -> 
 
     Answers of language models, measurements and profiles are those of then; everything else is
     decided anew. Exit code 0: same plans, same prompts, same attempts in the same order, same end;
-    1: something differs, and is named. RUN may be a unique prefix of its id, or its directory.
+    1: something differs, and is named. RUN may be a unique prefix of its id, its directory, or
+    a problem's name, for its latest run.
     """
     from kmem.cli.actions.replay import walk_again  # loads torch, for this command alone
 

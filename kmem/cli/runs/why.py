@@ -21,7 +21,7 @@ def why(run_id: str, number: int | None, as_json: bool) -> None:
     Shows the diagnosis with its evidence, each skill offered with its reasons, what was planned and
     what was vetoed, what came of it beside what was predicted, and what was learnt: claims that the
     next profile settled.
-    RUN may be a unique prefix of its id, or its directory.
+    RUN may be a unique prefix of its id, its directory, or a problem's name, for its latest run.
     """
     with Memory.to_read() as memory:
         run = memory.runs.get(run_id)

@@ -101,10 +101,11 @@ def distill(
 ) -> None:
     """Turn measured wins of runs into draft skills.
 
-    Prints the drafts' directories. RUN may be a unique prefix of a run's id, or its directory.
-    A win is an attempt that beat the kernel it was made from, its interval above 1. What
-    existing skills explain, other recipes or knobs, is on their record already and becomes no
-    draft. A draft is verified once outcomes reproduced it on two problems and two seeds.
+    Prints the drafts' directories. RUN may be a unique prefix of a run's id, its directory, or a
+    problem's name, for its latest run. A win is an attempt that beat the kernel it was made from,
+    its interval above 1. What existing skills explain, other recipes or knobs, is on their record
+    already and becomes no draft. A draft is verified once outcomes reproduced it on two problems
+    and two seeds.
     """
     if every == (run_id is not None):
         raise click.UsageError("Say which run to distill: RUN, or --all")
