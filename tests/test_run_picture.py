@@ -3,11 +3,13 @@
 import io
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from test_run_directory import RUN, attempt, result
 
+from kmem.cli.display import run as display_run
 from kmem.cli.display.picture import draw_bar, draw_steps, show_picture
 from kmem.cli.display.run import RunDisplay
 from kmem.run.state.progress import Event
@@ -59,3 +61,26 @@ def test_a_log_repeats_where_a_run_stands_only_when_that_has_changed(
     lines = [line for line in capsys.readouterr().err.splitlines() if "judging" in line]
     assert ["baseline 2 ms est." in line for line in lines] == [True, False, True, False]
     assert all(re.search(r"\d s\]$", line) for line in lines), "which `kmem bench` reads"
+
+
+def test_a_panel_counts_on_while_a_stage_works_and_past_the_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(display_run, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    display = RunDisplay(RUN)
+    now[0] = 104.0
+    assert "for h200  [for 4 s]" in shown(display)
+    display.update(Event("measure", "verifying", 1.0, 2.0, None, 1, 20.0, True))
+    now[0] = 119.0
+    assert "measure     verifying  [for 15 s]" in shown(display)
+    assert shown(display).endswith("1 measured, 5 s left")
+    now[0] = 164.0
+    assert "measure     verifying  [for 60 s]" in shown(display)
+    assert " s left" not in shown(display)
+    over = "over its minutes by 40 s, for what is begun and for the final verification"
+    assert shown(display).endswith(over)
+
+
+def shown(display: RunDisplay) -> str:
+    return str(display.render().renderable)

@@ -23,8 +23,8 @@ class RunDisplay(LiveDisplay[Event]):
             f"{'trace':11} tracing {run.problem.name} and finding the bound for {run.target}"
         ]
         self._event: Event | None = None
-        self._event_at = 0.0
         self._started = time.monotonic()
+        self._event_at = self._started
         self._said = ""
 
     @property
@@ -53,11 +53,11 @@ class RunDisplay(LiveDisplay[Event]):
         self._event, self._event_at = event, time.monotonic()
 
     def render(self) -> Panel:
-        """The panel, in which the time left runs also while a stage works."""
-        lines = list(self._recent)
+        """The panel, in which times run on while a stage works: its own, and what is left."""
+        seconds = time.monotonic() - self._event_at
+        lines = [*self._recent[:-1], f"{self._recent[-1]}  [for {seconds:.0f} s]"]
         if self._event is not None:
-            left = max(0.0, self._event.seconds_left - (time.monotonic() - self._event_at))
-            lines += ["", _standing(self._event, left)]
+            lines += ["", _standing(self._event, self._event.seconds_left - seconds)]
         # Text, not markup: a message may hold square brackets.
         return Panel(
             Text("\n".join(lines)),
@@ -80,6 +80,9 @@ def _standing(event: Event, seconds_left: float) -> str:
     if event.speed_of_light is not None:
         parts.append(f"{event.speed_of_light:.0%} of bound")
     parts.append(f"{event.measurements} measured")
-    if seconds_left < math.inf:  # a replay has no clock
+    if seconds_left <= 0:
+        over = f"over its minutes by {-seconds_left:.0f} s"
+        parts.append(f"{over}, for what is begun and for the final verification")
+    elif seconds_left < math.inf:  # a replay has no clock
         parts.append(f"{seconds_left:.0f} s left")
     return ", ".join(parts)

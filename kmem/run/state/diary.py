@@ -29,7 +29,8 @@ class Entry:
     at: str  # ISO 8601, UTC
     stage: str
     text: str
-    seconds_left: float | None = None  # of the run's minutes; None where it has no clock
+    # of the run's minutes, negative once they are over; None where it has no clock
+    seconds_left: float | None = None
 
 
 def write_entry(root: Path, stage: str, text: str, seconds_left: float = math.inf) -> None:

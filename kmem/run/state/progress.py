@@ -14,7 +14,10 @@ Announce: TypeAlias = Callable[[str, str], None]  # (stage, text)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a progress display shows: the stage, a sentence, and where the run stands."""
+    """What a progress display shows: the stage, a sentence, and where the run stands.
+
+    `seconds_left` of the run's minutes is negative once they are over.
+    """
 
     stage: str
     text: str
@@ -53,7 +56,7 @@ class Announcer:
                 baseline_ms=min(timed, default=None),
                 speed_of_light=bound.time_ms / best_ms if bound and best_ms else None,
                 measurements=self._history.measurements,
-                seconds_left=max(0.0, self.clock.run_seconds_left),
+                seconds_left=self.clock.run_seconds_left,
                 estimated=not self._session.present,
             )
         )
