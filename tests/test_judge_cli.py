@@ -16,10 +16,21 @@ from corpus.honest import GUARDED, LIBRARY
 
 from kmem.cli.by_hand.verify import measure, verify
 from kmem.devices import named_target
+from kmem.measure.oracle.reference import Reference
+from kmem.measure.worker.tensors import Placement
 from kmem.memory.store import Memory
 from kmem.problem.source.constructor import constructor_signature
 from kmem.problem.traced import untraced_problem
-from kmem.records import BASELINES, Baseline, Contract, Precision, Problem, Purity, Timing
+from kmem.records import (
+    BASELINES,
+    Baseline,
+    Contract,
+    Precision,
+    Problem,
+    Purity,
+    Timing,
+    Workload,
+)
 from kmem.run.evaluation.baselines import keep_baselines, known_baselines
 from kmem.run.evaluation.single import find_baselines
 from kmem.run.report.first_screen import FLAGS
@@ -381,3 +392,76 @@ def test_measuring_without_a_gpu_says_so(problem: Path, monkeypatch: pytest.Monk
     result = run(measure, problem, LIBRARY)
     assert result.exit_code == 1
     assert "No GPU here to measure on" in str(result.exception)
+
+
+EXPANDED = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x, m):
+        return torch.relu(x * m)
+
+def get_inputs():
+    return [torch.randn(64, 40), torch.randn(1, 40).expand(64, 40)]
+"""
+#: Reads one row of what is one row in memory, and takes nothing else.
+ROW = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def scale(x, m, y, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * WIDTH
+    value = tl.load(x + row + at, mask=at < WIDTH) * {read}
+    value = tl.where(value == value, tl.maximum(value, 0.0), value)
+    tl.store(y + row + at, value, mask=at < WIDTH)
+
+class ModelNew(Model):
+    def forward(self, x, m):
+        if m.stride() != (0, 1) or not x.is_contiguous():
+            return super().forward(x, m)
+        y = torch.empty_like(x)
+        scale[(x.shape[0],)](x, m, y, x.shape[1], 64)
+        return y
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("read", "status"),
+    [
+        ("tl.load(m + at, mask=at < WIDTH)", "passed"),
+        ("tl.abs(tl.load(m + at, mask=at < WIDTH))", "wrong_values"),
+        ("tl.load(m + at * 0)", "wrong_values"),
+    ],
+)
+def test_an_input_that_is_one_row_in_memory_stays_so(
+    read: str, status: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "expanded.py"
+    path.write_text(EXPANDED)
+    result = run(verify, path, EXPANDED + ROW.format(read=read), "--json")
+    verdict = json.loads(result.stdout)
+    assert verdict["status"] == status, result.output
+    assert "no_kernel" not in verdict["flags"]
+    if status == "passed":
+        families = {report["family"] for report in verdict["errors"]}
+        assert {"negative", "rows", "columns", "nan", "two elements exchanged"} <= families
+
+
+def test_families_of_an_input_that_is_one_row_in_memory_fill_that_row(tmp_path: Path) -> None:
+    placement = Placement(torch.device("cpu"), tmp_path, ipc=False)
+    reference = Reference(
+        Problem("p", "p.py", EXPANDED), Workload("full"), Contract(), placement, seed=1
+    )
+    seen = []
+    for family in ("normal", "negative", "rows", "nan"):
+        reference.inputs.fill(family, 3)
+        (_, row), (_, own) = reference.inputs.values, reference.inputs.own_values
+        assert row.stride() == (0, 1) and own.shape == (1, 40)
+        assert torch.equal(row.nan_to_num(), own.nan_to_num().expand(64, 40))
+        seen.append(row.clone())
+    assert not any(torch.equal(a, b) for a, b in zip(seen, seen[1:], strict=False))
+    assert (seen[1] < 0).any() and seen[3].isnan().any()
+    reference.close()

@@ -108,7 +108,7 @@ def _check_neighbour(examination: Examination, seed: int) -> None:
     inputs.fill("drawn", seed)
     tensors = [
         value
-        for value, trait in zip(inputs.values, inputs.traits, strict=True)
+        for value, trait in zip(inputs.own_values, inputs.traits, strict=True)
         if isinstance(value, torch.Tensor) and not trait.fixed and value.numel() > 1
     ]
     if not tensors:

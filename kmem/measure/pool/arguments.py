@@ -22,7 +22,13 @@ import torch
 
 from kmem.errors import ExecutorError
 from kmem.measure.pool.checksum import bit_sum
-from kmem.measure.worker.tensors import Placement, SharedTensor, allocate_shared, encode_value
+from kmem.measure.worker.tensors import (
+    Placement,
+    SharedTensor,
+    allocate_shared,
+    encode_value,
+    where_once,
+)
 
 #: Stride in elements, and offset of the first element in its storage.
 Layout = tuple[tuple[int, ...], int]
@@ -44,8 +50,8 @@ class SharedArguments:
 
         Args:
             name: what the list is for; made unique.
-            like: tensors whose shape, dtype and (where dense) strides are taken; other values are
-                kept.
+            like: tensors whose shape, dtype and strides are taken, these where elements lie one
+                beside the other, or are one in memory; other values are kept.
             layouts: to use instead, one for each value.
             private: keep values in memory of the judge's own too, in the same layout.
 
@@ -61,7 +67,8 @@ class SharedArguments:
                 self._private.append(None)
                 continue
             layout = layouts[index] if layouts else None
-            stride, offset = layout if layout else (_dense_stride(value), 0)
+            may_expand = placement.device.type == "cpu" or placement.ipc
+            stride, offset = layout if layout else (_usual_stride(value, may_expand), 0)
             try:
                 shared = allocate_shared(
                     tuple(value.shape), tuple(stride), value.dtype, placement, offset=offset
@@ -178,21 +185,23 @@ def _empty_alike(value: torch.Tensor) -> torch.Tensor:
     return base.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
-def _dense_stride(value: torch.Tensor) -> tuple[int, ...]:
-    """The tensor's own strides if it fills its memory, else contiguous ones."""
+def _usual_stride(value: torch.Tensor, may_expand: bool) -> tuple[int, ...]:
+    """The tensor's own strides if it fills its memory, else contiguous ones.
+
+    Args:
+        may_expand: whether elements that are one in memory stay so.
+    """
     stride = value.stride()
+    once = value[where_once(value)] if may_expand else value
     span = 0
     if value.numel():
-        span = 1 + sum((size - 1) * step for size, step in zip(value.shape, stride, strict=True))
-    return tuple(stride) if span == value.numel() else tuple(value.contiguous().stride())
+        span = 1 + sum((size - 1) * step for size, step in zip(once.shape, stride, strict=True))
+    return tuple(stride) if span == once.numel() else tuple(value.contiguous().stride())
 
 
 def _copy_once(place: torch.Tensor, value: torch.Tensor) -> None:
     """Copy a tensor, once where elements of the place share memory."""
-    once = tuple(
-        slice(0, 1) if step == 0 and size > 1 else slice(None)
-        for size, step in zip(place.shape, place.stride(), strict=True)
-    )
+    once = where_once(place)
     place[once].copy_(value[once])
 
 

@@ -63,6 +63,14 @@ class SharedTensor:
             torch.cuda.synchronize(self.value.device)
 
 
+def where_once(value: torch.Tensor) -> tuple[slice, ...]:
+    """An index that has each element of a tensor once, and so may be written through."""
+    return tuple(
+        slice(0, 1) if step == 0 and size > 1 else slice(None)
+        for size, step in zip(value.shape, value.stride(), strict=True)
+    )
+
+
 def allocate_shared(
     shape: tuple[int, ...],
     stride: tuple[int, ...],

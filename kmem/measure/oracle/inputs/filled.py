@@ -21,7 +21,7 @@ from kmem.measure.oracle.inputs.traits import find_traits_in_turn, input_traits
 from kmem.measure.oracle.running.forward import PROCESS_STATE, seed_generators, tensor_bytes
 from kmem.measure.oracle.running.module import ReferenceModule, encodable_values
 from kmem.measure.pool.arguments import SharedArguments
-from kmem.measure.worker.tensors import Placement
+from kmem.measure.worker.tensors import Placement, where_once
 
 #: Inputs and outputs up to this size, or this share of the free device memory, are given to the
 #: oracle whole; float64 copies and intermediates of larger ones would crowd the device.
@@ -75,9 +75,7 @@ class ReferenceInputs:
         self.filled = "drawn", seed  # family and seed of what the inputs hold
         first = self.draw(seed)
         with encodable_values(module.problem):
-            like = [
-                value.to("meta") if isinstance(value, torch.Tensor) else value for value in first
-            ]
+            like = [_without_values(value) for value in first]
             if is_large := self.is_large(first):
                 # of large inputs there is no room for two draws beside what else is on the device
                 del first
@@ -89,12 +87,14 @@ class ReferenceInputs:
             self.shared.describe()
         if is_large:
             write = partial(self.write_draw, self.shared)
-            self.traits = find_traits_in_turn(self.values, write, self.draw, (seed, seed + 1))
+            self.traits = find_traits_in_turn(
+                self.own_values, write, self._draw_once, (seed, seed + 1)
+            )
         else:
             self.shared.write(first)
             self.traits = [
                 input_traits(one, other)
-                for one, other in zip(first, self.draw(seed + 1), strict=True)
+                for one, other in zip(map(_once, first), self._draw_once(seed + 1), strict=True)
             ]
 
     @property
@@ -102,18 +102,26 @@ class ReferenceInputs:
         """What the module is called with."""
         return self.shared.values
 
+    @property
+    def own_values(self) -> list[object]:
+        """The same, of what is one in memory one element: these may be written to."""
+        return list(map(_once, self.values))
+
     def draw(self, seed: int) -> list[object]:
         """Fresh inputs as the problem makes them, in memory of their own."""
         with PROCESS_STATE:
             seed_generators(seed, self._module.device)
             return self._module.build_inputs()
 
+    def _draw_once(self, seed: int) -> list[object]:
+        return list(map(_once, self.draw(seed)))
+
     def fill(self, family: str, seed: int) -> None:
         """Overwrite the shared inputs with one family; the same for the same family and seed."""
         self.filled = family, seed
         self.write_draw(self.shared, seed)
         generator = torch.Generator(device=self._module.device).manual_seed(seed)
-        apply_family(family, self.values, self.traits, generator)
+        apply_family(family, self.own_values, self.traits, generator)
         self.shared.publish()
 
     def write_draw(self, shared: SharedArguments, seed: int, *, keep: bool = False) -> None:
@@ -146,3 +154,13 @@ class ReferenceInputs:
             value.dtype is not torch.float64 for value in values if isinstance(value, torch.Tensor)
         )
         return self.growth * tensor_bytes(values) > self.whole_bytes and is_rounded
+
+
+def _once(value: object) -> object:
+    return value[where_once(value)] if isinstance(value, torch.Tensor) else value
+
+
+def _without_values(value: object) -> object:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

@@ -14,6 +14,7 @@ from kmem.errors import NO_ROOM, DeviceMemoryError, KmemError, ProblemError, fir
 from kmem.measure.oracle.correctness import ROUNDING
 from kmem.measure.oracle.running.masking import MaskedAttention
 from kmem.measure.oracle.running.widening import Widening
+from kmem.measure.worker.tensors import where_once
 from kmem.records import Precision, Problem
 
 #: Half the distance between neighbours in TF32, which has ten bits of mantissa.
@@ -121,11 +122,7 @@ def widen(value: torch.Tensor) -> torch.Tensor:
 
 def copy_of_view(value: torch.Tensor) -> torch.Tensor:
     """The same values in memory of their own, expanded where they were."""
-    once = tuple(
-        slice(0, 1) if step == 0 and size > 1 else slice(None)
-        for size, step in zip(value.shape, value.stride(), strict=True)
-    )
-    return value[once].clone().expand(value.shape)
+    return value[where_once(value)].clone().expand(value.shape)
 
 
 def layouts_of(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
