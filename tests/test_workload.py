@@ -8,7 +8,11 @@ import torch
 from kmem.errors import ProblemError
 from kmem.problem.sizing.program import MAX_SMALL_RESULTS, computes_much
 from kmem.problem.sizing.search import MAX_SMALL_ELEMENTS
-from kmem.problem.sizing.workload import derive_small_workload, find_input_constants
+from kmem.problem.sizing.workload import (
+    derive_small,
+    derive_small_workload,
+    find_input_constants,
+)
 from kmem.problem.source.load import execute_problem
 from kmem.problem.tracing.trace import trace_problem
 from kmem.records import Problem, Workload
@@ -229,6 +233,13 @@ def test_a_problem_that_is_small_needs_nothing_replaced() -> None:
     assert derive_small_workload(problem_of("", "return x", "torch.rand(7, 2)")) == Workload(
         "small"
     )
+
+
+def test_the_graph_at_small_sizes_is_traced_once() -> None:
+    problem = problem_of("N = 1 << 20", "return torch.relu(x) + 1", "torch.rand(N)")
+    workload, graph = derive_small(problem)
+    module = execute_problem(problem, workload)
+    assert graph is not None and graph.hash == trace_problem(module, both_modes=False).hash
 
 
 def test_the_problems_own_small_inputs_come_first() -> None:

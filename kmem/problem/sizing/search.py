@@ -228,6 +228,10 @@ class Search:
         calls = [each.calls for each in sizes if each is not None]
         return len(calls) < 2 or abs(calls[0] - calls[1]) <= _CALLS_MORE_OR_LESS * calls[1]
 
+    def traced(self, workload: Workload) -> OpGraph | None:
+        """The graph at these sizes, in one mode, if it was asked for."""
+        return self._graphs.get(workload)
+
     def elements(self, workload: Workload) -> int:
         """Elements of all inputs and, if the graph can be traced, outputs."""
         return self._input_elements(workload) + count_outputs(self._graph_at(workload))

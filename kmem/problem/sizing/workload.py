@@ -49,7 +49,12 @@ logger = logging.getLogger(__name__)
 
 
 def derive_small_workload(problem: Problem, known: OpGraph | None = None) -> Workload:
-    """The workload named "small".
+    """The workload named "small"; see `derive_small`."""
+    return derive_small(problem, known)[0]
+
+
+def derive_small(problem: Problem, known: OpGraph | None = None) -> tuple[Workload, OpGraph | None]:
+    """The workload named "small", and its graph in one mode if the search has traced it.
 
     Args:
         known: the problem traced at full size, as `trace_problem` does, if that was done already.
@@ -63,8 +68,13 @@ def derive_small_workload(problem: Problem, known: OpGraph | None = None) -> Wor
     """
     full = execute_problem(problem)
     if hasattr(full, "get_small_inputs"):
-        return Workload("small", small_inputs=True)
+        return Workload("small", small_inputs=True), None
     search = Search(problem, known or trace_problem(full, both_modes=False))
+    workload = _search(search, problem, full)
+    return workload, search.traced(workload)
+
+
+def _search(search: Search, problem: Problem, full: types.ModuleType) -> Workload:
     if search.is_small(FULL):
         return _lighter(search, Workload("small"), problem, full)
     workload = _first_that_fits(search, problem, full)

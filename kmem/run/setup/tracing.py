@@ -10,7 +10,7 @@ from kmem.problem.costs.bound import graph_bound
 from kmem.problem.costs.footprint import check_footprint
 from kmem.problem.costs.issuing import priced_device
 from kmem.problem.features.mode import describe_mode
-from kmem.problem.sizing.workload import derive_small_workload
+from kmem.problem.sizing.workload import derive_small
 from kmem.problem.source.load import (
     FULL,
     check_forward,
@@ -51,15 +51,16 @@ def trace_for_run(
     if mode is not None:
         notes.append(mode)
     try:
-        known = traced if contract.precision is Precision.MATCH else None
-        workloads["small"] = derive_small_workload(problem, known)
+        is_traced_alike = contract.precision is Precision.MATCH
+        workloads["small"], small = derive_small(problem, traced if is_traced_alike else None)
     except ProblemError as ex:
         if needs_small:
             raise
         notes.append(str(ex))
     else:
-        at_small_sizes = execute_problem(problem, workloads["small"])
-        small = trace_problem(at_small_sizes, contract.precision, both_modes=False)
+        if small is None or not is_traced_alike:
+            at_small_sizes = execute_problem(problem, workloads["small"])
+            small = trace_problem(at_small_sizes, contract.precision, both_modes=False)
         # whether the mode matters is asked once: it is the same program, or not used below
         small = replace(small, mode_matters=traced.mode_matters)
         graphs["small"] = put_under(small, contract)
