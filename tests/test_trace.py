@@ -74,6 +74,28 @@ def test_a_trace_in_one_mode_is_the_same_program_whose_mode_counts() -> None:
     assert replace(once, mode_matters=False) == graph
 
 
+@pytest.mark.parametrize(
+    ("init", "exports", "matters"),
+    [
+        ("torch.nn.BatchNorm1d(8)", 1, True),  # it counts batches, in training alone
+        ("torch.nn.BatchNorm1d(8).eval()", 2, False),
+        ("torch.nn.BatchNorm1d(8, track_running_stats=False)", 2, False),
+        ("torch.nn.Dropout(0.5)", 2, True),
+        ("torch.nn.LayerNorm(8)", 2, False),
+    ],
+)
+def test_the_other_mode_is_traced_where_one_does_not_say_that_modes_differ(
+    init: str, exports: int, matters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    export = torch.export.export
+    monkeypatch.setattr(
+        torch.export, "export", lambda *given, **how: asked.append(1) or export(*given, **how)
+    )
+    graph = traced("return self.n(x)", init=f"self.n = {init}")
+    assert (len(asked), graph.mode_matters) == (exports, matters)
+
+
 def test_scalar_inputs_keep_their_value() -> None:
     graph = traced("return x * s", inputs="torch.rand(4), 2.5", arguments="x, s")
     assert [

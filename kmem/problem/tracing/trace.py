@@ -56,13 +56,13 @@ def trace_problem(
         module: the namespace with `Model`, `get_inputs` and perhaps `get_init_inputs`.
         precision: BF16 casts the module and its floating inputs to bfloat16 first, as the judge
             does.
-        both_modes: trace in train and in eval mode, and find out whether the mode matters; else the
-            mode counts as if it did, in half the time.
+        both_modes: trace in train and in eval mode, if that is needed to find out whether the mode
+            matters; else the mode counts as if it did, in half the time.
     """
     try:
         with deadline(TRACE_DEADLINE_S):
             graph = _trace(module, precision, training=None)
-            if not both_modes:
+            if not both_modes or _counts_batches(graph):
                 return replace(graph, mode_matters=True)
             other = _trace(module, precision, training=not graph.training)
     except DeadlinePassed:
@@ -71,6 +71,18 @@ def trace_problem(
     except Untraceable as ex:
         return OpGraph((), (), (), False, training=True, mode_matters=True, opaque_reason=str(ex))
     return replace(graph, mode_matters=other.hash != graph.hash)
+
+
+def _counts_batches(graph: OpGraph) -> bool:
+    """Whether a forward has a batch norm count its batch, which it does in training alone."""
+    counters = {
+        each.name
+        for each in graph.placeholders
+        if each.kind == "buffer" and each.target.rpartition(".")[2] == "num_batches_tracked"
+    }
+    return graph.training and any(
+        node.target == "aten.add_.Tensor" and counters & set(node.refs()) for node in graph.nodes
+    )
 
 
 def may_have_pieces(graph: OpGraph) -> bool:
