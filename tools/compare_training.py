@@ -40,6 +40,7 @@ if not torch.cuda.is_available():  # before Triton is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import kmem  # noqa: E402
+from kmem.run.setup.session import versions  # noqa: E402
 from kmem.whole.graphs.capture import build_real  # noqa: E402
 from kmem.whole.graphs.source import Built, ModelSource, read_source  # noqa: E402
 
@@ -270,7 +271,8 @@ def _train_all(asked: argparse.Namespace, place: Path) -> None:
                 continue
             noise = int(each) if each.isdecimal() else 0
             made = train(task, run if each == _KMEM else None, noise)
-            lines.write(json.dumps({"training": each, "device": name, **asdict(made)}) + "\n")
+            row = {"training": each, "device": name, "versions": versions(), **asdict(made)}
+            lines.write(json.dumps(row) + "\n")
             lines.flush()
 
 
@@ -302,6 +304,7 @@ def _write_verdict(asked: argparse.Namespace, rows: dict[str, dict[str, Any]]) -
     data = {
         "model": asked.model,
         "device": ours["device"],
+        "versions": ours.get("versions", {}),
         "steps": len(ours["losses"]),
         "trainings": 1 + len(noise),
         "same": verdict.same and ran,
