@@ -256,10 +256,11 @@ def _remembered(problem: Problem, database: Path, device: Device | None) -> Ours
 def check_small(problem: Problem, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The independent check of their file as released, at small sizes in the interpreter."""
     interpret_as_the_judge()
-    with tempfile.TemporaryDirectory() as place, ImitatedDevice("cpu"):
+    with tempfile.TemporaryDirectory() as place:
         small = at_small_sizes(problem, Path(place) / "small.py")
         given = {"problem": small.path, "kernels": {"theirs": asked["theirs"]}, "seconds": 0}
-        yield from look_at(given, "cpu")
+        with ImitatedDevice("cpu"):
+            yield from look_at(given, "cpu")
 
 
 if __name__ == "__main__":
