@@ -81,7 +81,6 @@ def write_ahead(product: Product, knobs: SplitSettings) -> tuple[list[tuple[str,
 
 def is_split_at_once(product: Product, knobs: SplitSettings, name: str) -> bool:
     """Whether one launch splits an operand, "a" or "b": a program holds whole lines of it."""
-    axis: ProductAxis = product.m if name == "a" else product.n
     is_along_k = getattr(product.k, name) == 1
     return is_along_k and next_power_of_two(_padded_k(product, knobs)) <= LINES_MOST
 
