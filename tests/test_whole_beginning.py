@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -139,6 +140,24 @@ def test_a_model_in_which_no_kernel_can_be_proved_is_refused(
     state = state_of(tmp_path)
     with (
         pytest.raises(ProblemError, match=r"No kernel could be proved in M: it draws"),
+        Beginning(model_in(tmp_path), state, 0.0) as begun,
+    ):
+        begun.settle(state, wait=True)
+
+
+def test_a_model_that_was_not_held_to_itself_in_time_is_told_to_take_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def late(*asked: object, **how: object) -> Proof:
+        time.sleep(1.1)
+        return Proof(False, "", "it has not ended")
+
+    monkeypatch.setattr(beginning_module, "question_about", lambda *about: ASKED)
+    monkeypatch.setattr(beginning_module, "prove", late)
+    state = state_of(tmp_path)
+    state = replace(state, settings=replace(state.settings, within=1 / 60))
+    with (
+        pytest.raises(ProblemError, match="give it more time, or the GPU while nobody else has it"),
         Beginning(model_in(tmp_path), state, 0.0) as begun,
     ):
         begun.settle(state, wait=True)

@@ -96,13 +96,16 @@ class Beginning:
         if self._proof is not None and (wait or self._proof.done()):
             proof, seconds = self._proof.result()
             self._proof = None
-            if not proof.how and not proof.passed and seconds < self._limit_s:
+            is_late = seconds >= self._limit_s
+            if not proof.how and not proof.passed and not is_late:
                 # it ended without an answer, as where a piece had the memory: once more, alone
                 proof, seconds = self._pool.submit(self._ask, self._question).result()
             if not proof.passed:
+                remedy = "name a submodule, or extract its pieces and run them by themselves"
+                if is_late and not proof.how:
+                    remedy = f"give it more time, or the GPU while nobody else has it; or {remedy}"
                 raise ProblemError(
-                    f"No kernel could be proved in {state.name}: {proof.reason}; "
-                    "name a submodule, or extract its pieces and run them by themselves"
+                    f"No kernel could be proved in {state.name}: {proof.reason}; {remedy}"
                 )
             state = replace(state, beginning=json.dumps(asdict(proof)), proof_s=seconds)
         before = read_proof(state.beginning)
