@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def test_a_curve_with_kernels_is_held_to_eagers_noise(
     composed_of(str(place), tmp_path, halves[0], backward=halves[1])
     words = [str(place), "--run", str(tmp_path / "composed"), "--out", str(out), "--steps", "9"]
     monkeypatch.setattr("sys.argv", [str(TOOL), *words, "--rate", "1e-2"])
+    monkeypatch.syspath_prepend(str(TOOL.parent))
     monkeypatch.setenv("KMEM_STRICT", "1")  # the tool sets it, and the tests after this one run on
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(TOOL), run_name="__main__")
@@ -78,6 +80,10 @@ def _goes_on(place: Path, trainings: list[str]) -> None:
     lines = place.read_text(encoding="utf-8").splitlines()
     assert ended.value.code == 0 and len(lines) == 22 and lines[:20] == trainings[:20]
     assert json.loads(lines[-1])["losses"] == json.loads(trainings[-1])["losses"]
+    with pytest.MonkeyPatch.context() as other, pytest.raises(SystemExit) as ended:
+        other.setattr("sys.argv", [*sys.argv, "--steps", "8"])
+        runpy.run_path(str(TOOL), run_name="__main__")
+    assert ended.value.code == 2 and place.read_text(encoding="utf-8").splitlines() == lines
 
 
 @pytest.mark.parametrize(("factor", "same"), [(1.0005, True), (1.002, False)])
@@ -91,7 +97,9 @@ def test_of_few_trainings_the_difference_alone_decides(
 
 @pytest.fixture(scope="module")
 def judge() -> Any:
-    return runpy.run_path(str(TOOL))["judge"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TOOL.parent))
+        return runpy.run_path(str(TOOL))["judge"]
 
 
 @pytest.mark.parametrize(

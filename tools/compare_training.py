@@ -15,7 +15,7 @@ is not among the largest 5% (of 20 trainings at least), or if no step differs fr
 DIR gets trainings.jsonl, with a line for each training as it ends: a call goes on where an earlier
 one was cut off, and after Ctrl-C the verdict is that of the trainings there are. From them come
 curves.csv, with a line for each step, curves.png and verdict.json. The exit code is 1 if they
-differ.
+differ, 2 if there is nothing to compare, or DIR has other trainings.
 """
 
 import argparse
@@ -39,6 +39,8 @@ from torch.utils import _pytree as pytree
 if not torch.cuda.is_available():  # before Triton is imported
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from judge_winners import read_rows  # noqa: E402
+
 import kmem  # noqa: E402
 from kmem.run.setup.session import versions  # noqa: E402
 from kmem.whole.graphs.capture import build_real  # noqa: E402
@@ -52,6 +54,8 @@ _LEAST_TRAININGS = 20
 #: Eager's, that with kernels, and two with noise: a distance is one from others.
 _LEAST_OF_ALL = 4
 _EAGER, _KMEM = "eager", "kmem"
+#: The exit code where nothing can be compared.
+_NOTHING = 2
 #: One rounding of the types that models compute in; of fp32 as cuDNN's TF32.
 _ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 _TF32_ROUNDING = 2.0**-11
@@ -243,24 +247,25 @@ def main() -> int:
     with suppress(KeyboardInterrupt):
         if not asked.verdict_only:
             _train_all(asked, place)
-    rows = _read_rows(place)
+    rows = read_rows(place)
     if not {_EAGER, _KMEM} <= rows.keys() or len(rows) < _LEAST_OF_ALL:
         sys.stderr.write(f"{place} has no trainings to compare yet: call it once more\n")
-        return 2
+        return _NOTHING
     data = _write_verdict(asked, rows)
     return 0 if data["same"] else 1
 
 
 def _train_all(asked: argparse.Namespace, place: Path) -> None:
     """Add the trainings that a file does not have, as they end."""
-    known = _read_rows(place)
+    known = read_rows(place)
+    about = _about(asked)
+    if any({name: row.get(name) for name in about} != about for row in known.values()):
+        sys.stderr.write(f"{place} has other trainings than {about}: take another --out\n")
+        sys.exit(_NOTHING)
     wanted = [_EAGER, _KMEM, *map(str, range(1, asked.trainings))]
     if known.keys() >= set(wanted):
         return
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    name = torch.cuda.get_device_name() if device == "cuda" else "Triton's interpreter"
-    if others := {row["device"] for row in known.values()} - {name}:
-        sys.exit(f"{place} has trainings on {', '.join(others)}: take another --out")
     run = asked.run or _make_kernels(asked)
     source = read_source(asked.model, asked.input, mode="train")
     task = make_task(source, device, asked.steps, asked.rate)
@@ -271,20 +276,22 @@ def _train_all(asked: argparse.Namespace, place: Path) -> None:
                 continue
             noise = int(each) if each.isdecimal() else 0
             made = train(task, run if each == _KMEM else None, noise)
-            row = {"training": each, "device": name, "versions": versions(), **asdict(made)}
+            row = {"key": each, **about, "versions": versions(), **asdict(made)}
             lines.write(json.dumps(row) + "\n")
             lines.flush()
 
 
-def _read_rows(place: Path) -> dict[str, dict[str, Any]]:
-    """Trainings by name; a line that was cut off is none."""
-    rows: dict[str, dict[str, Any]] = {}
-    if place.is_file():
-        for line in place.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError):
-                row = json.loads(line)
-                rows[row["training"]] = row
-    return rows
+def _about(asked: argparse.Namespace) -> dict[str, Any]:
+    """What trainings must have in common to be compared."""
+    has_gpu = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if has_gpu else "Triton's interpreter",
+        "model": asked.model,
+        "input": list(asked.input),
+        "run": str(asked.run or ""),
+        "steps": asked.steps,
+        "rate": asked.rate,
+    }
 
 
 def _write_verdict(asked: argparse.Namespace, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -79,7 +79,8 @@ def kmem_store_states(states, lines, seen, most, length, PADDED_LINES: tl.conste
     """states[2, line]: how many entries are at least 2**8 when scaled, plus 2**30 if the line is
     uneven, and how many are at least 1 (of a line of zeros: all).
 
-    seen[line, lane]: sizes added up, of less than 2**15 entries in each lane.
+    seen[line, lane]: sizes added up, of less than 2**15 entries in each lane: no memory holds
+    lines so long that a program has more.
     """
     is_finite = most < 0x7F800000
     uneven = (tl.max(seen, axis=1) >= 0x40000000) | (is_finite == 0)

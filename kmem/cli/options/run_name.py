@@ -24,9 +24,10 @@ class RunName(click.ParamType):
         if owner is not None or holds_several_runs(Path(value)):
             return owner or value
         with Memory.to_read() as memory:
-            lines = memory.run_entries.lines()
-        found = [line for line in lines if line.problem == value]  # newest first
-        if not found or any(line.id.startswith(value) for line in lines):
+            if memory.runs.has_prefix(value):
+                return value
+            found = memory.run_entries.lines(problem=value)  # newest first
+        if not found:
             return value
         of = "its only run" if len(found) == 1 else f"the latest of its {len(found)} runs"
         click.echo(f"{value} is a problem: taking {of}, {found[0].id}", err=True)

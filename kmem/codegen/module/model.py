@@ -63,13 +63,13 @@ try:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What a forward is declared to take and hands on to `Model`'s, and the names in it of what the
-    kernels were not written for.
+    """What a forward is declared to take and hands on to `Model`'s, and whether that may be more
+    than the kernels were written for.
     """
 
     taken: str
     passed_on: str
-    more: tuple[str, ...]
+    takes_more: bool
 
 
 def write_model(graph: OpGraph, signature: Signature | None, *, fetches: bool, stages: bool) -> str:
@@ -88,7 +88,7 @@ def write_model(graph: OpGraph, signature: Signature | None, *, fetches: bool, s
     has_parameters = bool(parameter_shapes(graph))
     recognised = [
         *(["self.fits"] if has_parameters else []),
-        *(f"not {name}" for name in call.more),
+        *(["not kmem_others and not kmem_named"] if call.takes_more else []),
         *(f"isinstance({name}, torch.Tensor)" for name in tensors),
         f"{write_found(graph)} == INPUTS",
     ]
@@ -112,15 +112,8 @@ def _call_of(names: Sequence[str], signature: Signature | None) -> _Call:
     else:
         takes_more = signature.takes_more or len(signature.positional) > len(names)
     parameters = [name if default is None else f"{name}={default}" for name, default in own]
-    if not takes_more:
-        return _Call(", ".join(parameters), ", ".join(names), ())
-    others, named = (_unlike(name, names) for name in ("others", "named"))
-    stars = f"*{others}", f"**{named}"
-    return _Call(", ".join((*parameters, *stars)), ", ".join((*names, *stars)), (others, named))
-
-
-def _unlike(name: str, names: Sequence[str]) -> str:
-    return _unlike(f"{name}_", names) if name in names else name
+    more = ["*kmem_others", "**kmem_named"] if takes_more else []
+    return _Call(", ".join([*parameters, *more]), ", ".join([*names, *more]), takes_more)
 
 
 def _tensor_inputs(graph: OpGraph) -> list[str]:

@@ -59,6 +59,8 @@ class SharedArguments:
             ExecutorError: if there is no room for shared files.
         """
         self.name = f"{name}-{secrets.token_hex(4)}"  # a worker may serve several references
+        #: Whether elements may share memory: not where values travel through the host.
+        self.can_hold_expanded = placement.device.type == "cpu" or placement.ipc
         self.items: list[object] = []
         self._private: list[torch.Tensor | None] = []  # one for each item
         for index, value in enumerate(like):
@@ -67,8 +69,7 @@ class SharedArguments:
                 self._private.append(None)
                 continue
             layout = layouts[index] if layouts else None
-            may_expand = placement.device.type == "cpu" or placement.ipc
-            stride, offset = layout if layout else (_usual_stride(value, may_expand), 0)
+            stride, offset = layout or (_usual_stride(value, self.can_hold_expanded), 0)
             try:
                 shared = allocate_shared(
                     tuple(value.shape), tuple(stride), value.dtype, placement, offset=offset
@@ -94,11 +95,6 @@ class SharedArguments:
     def shared_values(self) -> list[object]:
         """What workers are called with, and after `fetch` what they left there."""
         return [_value_of(item) for item in self.items]
-
-    @property
-    def can_hold_expanded(self) -> bool:
-        """Whether elements may share memory: not where values travel through the host."""
-        return all(item.host is None for item in self.items if isinstance(item, SharedTensor))
 
     @property
     def nbytes(self) -> int:

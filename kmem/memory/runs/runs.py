@@ -133,6 +133,11 @@ class Runs(Tables):
             )
         return from_json(Run, (exact or rows)[0]["record"])
 
+    def has_prefix(self, prefix: str) -> bool:
+        """Whether the id of a run begins so."""
+        found = "select 1 from runs where substr(id, 1, ?) = ? limit 1"
+        return bool(self._storage.read(found, [len(prefix), prefix]))
+
     def state(self, run_id: str) -> RunState:
         """Where a run (full id) stands. Raises MemoryStoreError if there is no such run."""
         return RunState(self._run_row(run_id)["state"])

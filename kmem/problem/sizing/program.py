@@ -18,6 +18,7 @@ from kmem.records import TensorSpec
 #: multiply-adds) ended at the deadline.
 MAX_SMALL_RESULTS = 2**20
 MAX_SMALL_MULTIPLY_ADDS = 2**28
+
 _CONVOLUTION_BACKWARD = "aten.convolution_backward.default"
 
 
