@@ -225,9 +225,23 @@ FILES = {
             self.kept[0] = torch.empty(x.shape)
         self.kept[0].copy_(torch.relu(self.block(x)) + self.shift)
         return self.kept[0]""",
+    # right only under its own switches, of the constructor and of the first forward
+    "switches": """
+        if not MATMUL.allow_tf32 or not torch.backends.cudnn.benchmark:
+            return x
+        torch.backends.cudnn.deterministic = True
+        return torch.relu(self.block(x)) + self.shift""",
+    # right only where it sees none of those
+    "beside": """
+        cudnn = torch.backends.cudnn
+        if MATMUL.allow_tf32 or cudnn.benchmark or cudnn.deterministic:
+            return x
+        return torch.relu(self.block(x)) + self.shift""",
 }
 HEAD = """
 import torch
+
+MATMUL = torch.backends.cuda.matmul
 
 class ModelNew(torch.nn.Module):
     def __init__(self, width):
@@ -245,6 +259,8 @@ def opinions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (place / "problem.py").write_text(PROBLEM)
     for name, body in FILES.items():
         (place / f"{name}.py").write_text(HEAD + body.lstrip() + "\n")
+    with (place / "switches.py").open("a") as file:
+        file.write("MATMUL.allow_tf32 = True\ntorch.backends.cudnn.benchmark = True\n")
     kernels = {name: str(place / f"{name}.py") for name in FILES}
     asked = {"problem": str(place / "problem.py"), "kernels": kernels, "seconds": 60}
     found: dict[str, Any] = {}
@@ -259,6 +275,16 @@ def test_the_rivals_own_tolerance_lets_pass_what_ours_does_not(opinions: dict[st
     assert passed["right"] == passed["rough"] == 5 and passed["wrong"] == 0
     assert opinions["accuracy"]["right"]["excess"] <= 1 < opinions["accuracy"]["rough"]["excess"]
     assert opinions["failures"] == {}
+
+
+def test_a_kernel_runs_under_its_own_files_switches_and_nothing_else_does(
+    opinions: dict[str, Any],
+) -> None:
+    assert opinions["their_gate"]["switches"]["passed"] == 5
+    assert opinions["their_gate"]["beside"]["passed"] == 5
+    assert opinions["what_it_keeps"]["switches"] == opinions["what_it_keeps"]["beside"] == []
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not (torch.backends.cudnn.benchmark or torch.backends.cudnn.deterministic)
 
 
 @pytest.mark.parametrize(
@@ -410,6 +436,7 @@ def test_a_file_has_one_row_and_the_gpu_s_goes_before_the_interpreter_s() -> Non
     ("given", "clock_only", "where", "wanting"),
     [
         ({"late": "the judge", "times_ms": TIMED}, False, "h200", True),
+        ({"error": "rival_judging.py ended with 1"}, False, "interpreter", True),
         ({"late": "the judge", "times_ms": TIMED}, True, "h200", False),
         ({"late": "the judge", "times_ms": {"theirs": 1.0, "eager": 1.0}}, True, "h200", True),
         ({"late": "the judge", "failures": {"theirs": "x", "eager": "y"}}, True, "h200", True),

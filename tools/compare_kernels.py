@@ -250,10 +250,10 @@ def list_files(options: argparse.Namespace) -> None:
 
 
 def is_wanting(row: Mapping[str, Any], options: argparse.Namespace, where: str) -> bool:
-    """Whether a row lacks something that is asked for, because its time was over."""
+    """Whether a row lacks something that is asked for: its time was over, or the tool failed."""
     lacks_times = where != INTERPRETER and not is_timed(row, options.baselines)
     lacks_verdict = not options.clock_only and reason_of(row) == LATE
-    return lacks_verdict or ("late" in row and lacks_times)
+    return lacks_verdict or "error" in row or ("late" in row and lacks_times)
 
 
 def is_timed(row: Mapping[str, Any], baselines: Sequence[str]) -> bool:
@@ -307,7 +307,9 @@ def main() -> None:
         help="what both are held to: eager and any of compile, max_autotune (default: all)",
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="for each part of a problem")
-    parser.add_argument("--again", action="store_true", help="try what was late once more")
+    parser.add_argument(
+        "--again", action="store_true", help="try what was late, or failed here, once more"
+    )
     parser.add_argument("--clock-only", action="store_true", help="no verdicts for now")
     parser.add_argument("--list", action="store_true", help="run nothing")
     options = parser.parse_args()

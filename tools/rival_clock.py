@@ -13,6 +13,8 @@ its standard input: the GPU should be its own to that extent by then. Waiting do
 out).
 
 KernelBench's convention makes weights equal: the same seed before both constructors, and no more.
+A kernel runs under the switches of the whole process (TF32, cuDNN's) that its own file sets;
+whatever is beside it runs under PyTorch's defaults.
 """
 
 import copy
@@ -22,7 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +43,13 @@ _IN_A_ROUND, _ROUNDS, _WARMUP = 10, 9, 5
 #: Twice the largest L2 cache there is (H200: 50 MiB, GB200: 126 MiB). Source: NVIDIA datasheets.
 _FLUSHED_BYTES = 256 << 20
 _WEIGHTS, _INPUTS = 7, 3
+#: Switches of the whole process that a released file may set, and where they are.
+_SWITCHES = (
+    (torch.backends.cuda.matmul, "allow_tf32"),
+    (torch.backends.cudnn, "allow_tf32"),
+    (torch.backends.cudnn, "benchmark"),
+    (torch.backends.cudnn, "deterministic"),
+)
 #: What is timed beside eager and the kernels: torch.compile, by mode.
 BASELINE_MODES = {"compile": None, "max_autotune": "max-autotune-no-cudagraphs"}
 
@@ -61,6 +70,15 @@ def tensors_of(found: Any) -> list[torch.Tensor]:
     return [each for each in values if isinstance(each, torch.Tensor)]
 
 
+def _read_switches() -> tuple[bool, ...]:
+    return tuple(getattr(place, name) for place, name in _SWITCHES)
+
+
+def _set_switches(values: Sequence[bool]) -> None:
+    for (place, name), value in zip(_SWITCHES, values, strict=True):
+        setattr(place, name, value)
+
+
 class Contest:
     """A problem's module and the kernels that stand for it, with the same weights."""
 
@@ -72,11 +90,13 @@ class Contest:
         self.kernels: dict[str, torch.nn.Module] = {}
         self._paths = kernels
         self._factories: dict[str, Callable[..., torch.nn.Module]] = {}
+        self._switches: dict[str, tuple[bool, ...]] = {}
         self.failures: dict[str, str] = {}
         for name, path in kernels.items():
             try:
-                self._factories[name] = load(path, f"rival_{name}").ModelNew
-                self.kernels[name] = self._construct(self._factories[name])
+                with self.switches_of(name):
+                    self._factories[name] = load(path, f"rival_{name}").ModelNew
+                    self.kernels[name] = self._construct(self._factories[name])
             except Exception as ex:  # noqa: BLE001 - a stranger's file; the row says what
                 self.failures[name] = f"{type(ex).__name__}: {str(ex)[:300]}"
 
@@ -85,9 +105,22 @@ class Contest:
         with torch.device(self.device):
             return factory(*self.init).to(self.device)
 
+    @contextmanager
+    def switches_of(self, name: str) -> Iterator[None]:
+        """With the process's switches as a kernel's file left them last; no kernel: as they are."""
+        outside = _read_switches()
+        _set_switches(self._switches.get(name, outside))
+        try:
+            yield
+        finally:
+            if name in self._paths:
+                self._switches[name] = _read_switches()
+            _set_switches(outside)
+
     def made_anew(self, name: str) -> torch.nn.Module:
         """A kernel that has not been called, with the same weights."""
-        return self._construct(self._factories[name])
+        with self.switches_of(name):
+            return self._construct(self._factories[name])
 
     def tunes_itself(self, name: str) -> bool:
         """Whether a kernel's first call times settings of it, by its text."""
@@ -96,7 +129,7 @@ class Contest:
     def compile(self, name: str) -> None:
         """Have a kernel's first call behind it; what it raises is raised by later ones again."""
         with suppress(Exception):
-            self.answer(self.kernels[name], self.inputs(_INPUTS))
+            self.answer(name, self.inputs(_INPUTS))
 
     def inputs(self, seed: int) -> list[Any]:
         torch.manual_seed(seed)
@@ -104,14 +137,23 @@ class Contest:
             drawn = self.problem.get_inputs()
         return [each.to(self.device) if isinstance(each, torch.Tensor) else each for each in drawn]
 
-    def answer(self, module: torch.nn.Module, values: Sequence[Any]) -> list[torch.Tensor]:
-        """Results of one forward from the module's state as it is, which stays; copies."""
+    def answer(
+        self, name: str, values: Sequence[Any], module: torch.nn.Module | None = None
+    ) -> list[torch.Tensor]:
+        """Results of one forward from the module's state as it is, which stays; copies.
+
+        Args:
+            name: of a kernel, or "eager".
+            module: in place of the kernel that is timed.
+        """
+        module = self.kernels.get(name, self.eager) if module is None else module
         before = {name: value.clone() for name, value in module.state_dict().items()}
         torch.manual_seed(_INPUTS)  # of a dropout
-        found = [each.clone() for each in tensors_of(module(*values))]
-        for name, value in module.state_dict().items():
-            if name in before and not torch.equal(value, before[name]):
-                value.copy_(before[name])
+        with self.switches_of(name):
+            found = [each.clone() for each in tensors_of(module(*values))]
+        for key, value in module.state_dict().items():
+            if key in before and not torch.equal(value, before[key]):
+                value.copy_(before[key])
         return found
 
 
@@ -129,8 +171,8 @@ def their_gate(contest: Contest, name: str) -> dict[str, Any]:
     passed, largest = 0, 0.0
     for trial in range(THEIR_TRIALS):
         values = contest.inputs(_INPUTS + trial)
-        right = contest.answer(contest.eager, values)
-        found = contest.answer(contest.kernels[name], values)
+        right = contest.answer("eager", values)
+        found = contest.answer(name, values)
         passed += is_close(found, right)
         for one, two in zip(found, right, strict=False):
             if one.shape == two.shape and one.numel():
@@ -149,8 +191,8 @@ def accuracy(contest: Contest, name: str) -> dict[str, Any]:
         if family == "signed":
             values = [_signed(each) for each in values]
         right = _in_double(contest, values)
-        eager = contest.answer(contest.eager, values)
-        found = contest.answer(contest.kernels[name], values)
+        eager = contest.answer("eager", values)
+        found = contest.answer(name, values)
         if [each.shape for each in found] != [each.shape for each in eager]:
             return {"excess": None, "family": family, "why": "other shapes"}
         for mine, own, exact in zip(found, eager, right, strict=True):
@@ -189,15 +231,16 @@ def what_it_keeps(contest: Contest, name: str) -> list[str]:
     # what it keeps by address may be of other values that lay there
     kernel, kept = contest.made_anew(name), []
     values = contest.inputs(_INPUTS)
-    if not is_close(contest.answer(kernel, values), contest.answer(contest.eager, values)):
+    if not is_close(contest.answer(name, values, kernel), contest.answer("eager", values)):
         return []
-    first = tensors_of(kernel(*values))
+    with contest.switches_of(name):
+        first = tensors_of(kernel(*values))
     before = [each.clone() for each in first]
     for each in values:
         if _is_floating(each):
             each.mul_(-0.5)
-    found = contest.answer(kernel, values)
-    right = contest.answer(contest.eager, values)
+    found = contest.answer(name, values, kernel)
+    right = contest.answer("eager", values)
     if not is_close(found, right) and is_close(found, before):
         kept.append("results of earlier inputs")
     if not all(torch.equal(one, two) for one, two in zip(first, before, strict=True)):
@@ -206,8 +249,8 @@ def what_it_keeps(contest: Contest, name: str) -> list[str]:
     written = [*contest.eager.parameters(), *kernel.parameters()]
     for each in written:
         each.mul_(1.5)
-    again = contest.answer(kernel, values)
-    if was_right and not is_close(again, contest.answer(contest.eager, values)):
+    again = contest.answer(name, values, kernel)
+    if was_right and not is_close(again, contest.answer("eager", values)):
         moved = not all(torch.equal(one, two) for one, two in zip(again, found, strict=True))
         kept.append("some parameters" if moved else "parameters")
     for each in written:
@@ -252,8 +295,9 @@ def time_ways(
         yield from turns.ask("shared" if "eager" in group else "none")  # or it is compiled
         for name, way in group.items():
             try:
-                for _ in range(_WARMUP):
-                    way(*values)
+                with contest.switches_of(name):
+                    for _ in range(_WARMUP):
+                        way(*values)
                 torch.cuda.synchronize()
                 ready[name] = way
             except Exception as ex:  # noqa: BLE001  # what a stranger's kernel or a compiler raises
@@ -262,7 +306,8 @@ def time_ways(
         samples: dict[str, list[float]] = {each: [] for each in ready}
         for _ in range(_ROUNDS):
             for each, called in ready.items():
-                samples[each] += _sample(called, values, flushed)
+                with contest.switches_of(each):
+                    samples[each] += _sample(called, values, flushed)
         yield {"times_ms": {each: statistics.median(taken) for each, taken in samples.items()}}
 
 
