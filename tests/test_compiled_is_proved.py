@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import triton
 from corpus import problems
 from module_problems import problem, recipe
 
 from kmem.devices import named_target
+from kmem.host.kernel_identity import describe_globals, identify_function
 from kmem.measure.judge import Judge
 from kmem.measure.settings import JudgeSettings
 from kmem.problem.traced import TracedProblem
@@ -165,6 +168,19 @@ def test_arguments_that_change_nothing_may_differ(
 ) -> None:
     measurement = verify(problems.SCALE_RELU, source)
     assert measurement.status is Status.PASSED, measurement.log
+
+
+def test_an_attribute_is_no_global_of_its_name() -> None:
+    there: dict[str, Any] = {"tl": triton.language, "factor": 2}
+    exec("def kernel(x):\n    return tl.math.exp(x) * factor", there)
+    proved, arguments = identify_function(there["kernel"]), describe_globals(there["kernel"])
+    assert arguments == {"global factor": "2"}
+    there["math"] = triton.language.math  # as the interpreter leaves a file
+    assert identify_function(there["kernel"]) == proved
+    there |= {"math": 3, "exp": 4}
+    assert describe_globals(there["kernel"]) == arguments
+    there["tl"] = 5
+    assert describe_globals(there["kernel"]) == {**arguments, "global tl": "5"}
 
 
 @pytest.mark.slow

@@ -7,11 +7,12 @@ Covered: the text of the function, of what it calls that the file defines, and t
 enclosing variables that it reads. Not covered: what lies in objects of other kinds.
 """
 
+import dis
 import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 #: Before the name of a global among what a launch is given.
@@ -91,7 +92,7 @@ def describe_globals(function: FunctionType) -> dict[str, str]:
     waiting = [function]
     known = {function}
     while waiting:
-        for name, value in inspect.getclosurevars(waiting.pop()).globals.items():
+        for name, value in _read_globals(waiting.pop()).items():
             inner = _function_in(value)
             if inner is not None and inner not in known and _is_beside(inner, function):
                 waiting.append(inner)
@@ -112,16 +113,37 @@ def _describe_function(
             _texts[code] = inspect.cleandoc("".join(inspect.getsourcelines(function)[0]))
         except (OSError, TypeError):
             _texts[code] = code.co_code.hex()
-    around = inspect.getclosurevars(function)
-    read = dict(around.globals)
+    read = _read_globals(function)
     if kernel is not None and _is_beside(function, kernel):
         read = {name: value for name, value in read.items() if not _is_plain(value)}
-    read.update(around.nonlocals)
+    read.update(inspect.getclosurevars(function).nonlocals)
     parts = [
         f"{name} = {_describe(value, (*within, function), kernel)}"
         for name, value in sorted(read.items())
     ]
     return "\n".join([_texts[code], *parts])
+
+
+def _read_globals(function: FunctionType) -> dict[str, object]:
+    """The globals that the code of a function reads.
+
+    `inspect.getclosurevars` counts the names of attributes too: to it `tl.math` reads a global
+    `math` where there is one, and the interpreter puts one there.
+    """
+    return {
+        name: function.__globals__[name]
+        for name in sorted(set(_global_names(function.__code__)))
+        if name in function.__globals__
+    }
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_GLOBAL":
+            yield instruction.argval
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _global_names(inner)
 
 
 def _is_beside(function: FunctionType, kernel: FunctionType) -> bool:
