@@ -256,6 +256,36 @@ def test_devices_and_dtypes_in_arguments_become_expressions() -> None:
     )
 
 
+NAMES_A_GPU = """
+        ramp = torch.arange(8, device=torch.device("cuda"))
+        with torch.device("cuda:0"):
+            ones = torch.ones(8)
+        moved = self.scale.to("cuda", torch.float16, non_blocking=True).to(device="cuda").float()
+        return torch.relu(x * self.weight) + ramp + ones + moved.cuda()"""
+
+
+def test_a_gpu_that_code_names_is_where_everything_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    init = (
+        "self.weight = torch.nn.Parameter(torch.ones(8)); "
+        "self.register_buffer('scale', torch.ones(8, device='cuda')); self.to('cuda')"
+    )
+    inputs = "torch.rand(4, 8, device='cuda')"
+    text = source_of(NAMES_A_GPU.strip(), inputs, init)
+    assert trace_problem(execute_problem(Problem("p", "p.py", text))).opaque_reason is not None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    graph = trace_problem(execute_problem(Problem("p", "p.py", text)))
+    assert graph.opaque_reason is None
+    here = text.replace("device='cuda'", "device='cpu'").replace('"cuda:0"', '"cpu"')
+    here = here.replace('torch.device("cuda")', "None").replace(".cuda()", "")
+    here = (
+        here.replace('device="cuda"', "dtype=None")
+        .replace('"cuda", ', "")
+        .replace("'cuda'", "'cpu'")
+    )
+    plain = trace_problem(execute_problem(Problem("p", "p.py", here)))
+    assert plain.hash == graph.hash
+
+
 def test_torch_is_quiet_only_inside_the_block() -> None:
     import logging
 

@@ -4,9 +4,11 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from kmem.problem.tracing.fake_recurrences import recurrences_by_one_step
 
@@ -19,7 +21,8 @@ def quiet_fake_tensors() -> Iterator[None]:
     """Hide what torch prints when fake tensors fail; the exception carries the reason.
 
     torch prints tracebacks on its own logger, and export's warnings. Recurrent operators take one
-    step for all.
+    step for all. Where there is a GPU, a GPU that the code names counts as the CPU (`OnTheCpu`);
+    where there is none, it cannot be had, and says so.
     """
     loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     before = [logger.disabled for logger in loggers]
@@ -32,12 +35,56 @@ def quiet_fake_tensors() -> Iterator[None]:
             redirect_stdout(io.StringIO()),
             redirect_stderr(io.StringIO()),
             recurrences_by_one_step(),
+            OnTheCpu() if torch.cuda.is_available() else nullcontext(),
         ):
             warnings.simplefilter("ignore")
             yield
     finally:
         for logger, disabled in zip(loggers, before, strict=True):
             logger.disabled = disabled
+
+
+class OnTheCpu(TorchFunctionMode):
+    """Has every tensor made on the CPU, whatever device the code names: `device="cuda"`, `.cuda()`.
+
+    What an author puts on the GPU would not go together with what the contract has moved there,
+    parameters and inputs made without a device, and a graph tells of no device.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.to and any(map(_names_gpu, (*args[1:2], kwargs.get("device")))):
+            return _cast(*args, **kwargs)
+        if _names_gpu(kwargs.get("device")):
+            kwargs["device"] = "cpu"
+        return func(*args, **kwargs)
+
+
+def _cast(
+    tensor: torch.Tensor,
+    device: Any = None,
+    dtype: torch.dtype | None = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    **memory_format: Any,
+) -> torch.Tensor:
+    """What is left of `tensor.to(device, ...)` where the device does not count."""
+    if dtype is None and not copy and not memory_format:
+        return tensor
+    return tensor.to(dtype or tensor.dtype, non_blocking, copy, **memory_format)
+
+
+def _names_gpu(device: Any) -> bool:
+    """Whether a device, or a string that names one, is a GPU."""
+    return isinstance(device, str | torch.device) and str(device).partition(":")[0] == "cuda"
 
 
 def cast_floating(value: object, dtype: torch.dtype) -> object:
