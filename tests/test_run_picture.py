@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from rich.console import Console
 from test_run_directory import RUN, attempt, result
 
+from kmem.cli.display import live
 from kmem.cli.display import run as display_run
 from kmem.cli.display.picture import draw_bar, draw_steps, show_picture
 from kmem.cli.display.run import RunDisplay
@@ -61,6 +63,30 @@ def test_a_log_repeats_where_a_run_stands_only_when_that_has_changed(
     lines = [line for line in capsys.readouterr().err.splitlines() if "judging" in line]
     assert ["baseline 2 ms est." in line for line in lines] == [True, False, True, False]
     assert all(re.search(r"\d s\]$", line) for line in lines), "which `kmem bench` reads"
+
+
+def test_a_log_is_told_that_long_work_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SILENCE_S", 0.05)
+    err = ""
+
+    def read_until(text: str) -> None:
+        nonlocal err
+        ends = time.monotonic() + 20
+        while text not in err:
+            assert time.monotonic() < ends, err
+            time.sleep(0.01)
+            err += capsys.readouterr().err
+
+    with RunDisplay(RUN) as show:
+        read_until("trace       still, for 0 s: tracing")
+        show(Event("measure", "verifying", None, 2.0, None, 1, 90.0, True))
+        read_until("measure     still, for 0 s: verifying  [90 s left, at ")
+    time.sleep(0.2)
+    told = len(capsys.readouterr().err)
+    time.sleep(0.2)
+    assert not capsys.readouterr().err, f"it has ended, after {told} characters"
 
 
 def test_a_panel_counts_on_while_a_stage_works_and_past_the_minutes(

@@ -48,6 +48,15 @@ class RunDisplay(LiveDisplay[Event]):
         parts = [*([standing] if standing else []), f"at {seconds:.1f} s"]
         click.echo(f"{event.stage:11} {event.text}  [{', '.join(parts)}]", err=True)
 
+    def print_still(self, seconds: float) -> None:
+        stage, text = self._recent[0].split(maxsplit=1)
+        left: list[str] = []
+        if self._event is not None:
+            stage, text = self._event.stage, self._event.text
+            left = _left(self._event.seconds_left - seconds)
+        parts = ", ".join([*left, f"at {time.monotonic() - self._started:.1f} s"])
+        click.echo(f"{stage:11} still, for {seconds:.0f} s: {text}  [{parts}]", err=True)
+
     def update(self, event: Event) -> None:
         self._recent = [*self._recent[-5:], f"{event.stage:11} {event.text}"]
         self._event, self._event_at = event, time.monotonic()
@@ -80,9 +89,11 @@ def _standing(event: Event, seconds_left: float) -> str:
     if event.speed_of_light is not None:
         parts.append(f"{event.speed_of_light:.0%} of bound")
     parts.append(f"{event.measurements} measured")
+    return ", ".join([*parts, *_left(seconds_left)])
+
+
+def _left(seconds_left: float) -> list[str]:
     if seconds_left <= 0:
         over = f"over its minutes by {-seconds_left:.0f} s"
-        parts.append(f"{over}, for what is begun and for the final verification")
-    elif seconds_left < math.inf:  # a replay has no clock
-        parts.append(f"{seconds_left:.0f} s left")
-    return ", ".join(parts)
+        return [f"{over}, for what is begun and for the final verification"]
+    return [f"{seconds_left:.0f} s left"] if seconds_left < math.inf else []  # a replay has none
