@@ -52,6 +52,10 @@ class FakeAuthor(Author):
             raise ProviderError(f"no answer for {assignment.task.instruction}")
         return [Candidate(Kernel(f"# {assignment.task.skill}"), assignment.task, self.name)]
 
+    def foresee(self, assignment: Assignment) -> float | None:
+        time.sleep(0.05)
+        return 1.0
+
     def reflect(self, situation: Situation, attempts: list) -> list[Lesson]:
         return []
 
@@ -137,6 +141,17 @@ def test_tasks_are_written_side_by_side_and_come_back_in_their_order(tmp_path: P
         [task("first"), task("second"), task("third")], {None: make_situation()}
     )
     assert [candidate.task.skill for candidate in written] == ["first", "second", "third"]
+
+
+def test_guesses_that_take_long_end_with_the_likeliest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authors = make_authors(tmp_path, FakeAuthor("recipes"))
+    tasks = [Task(Move.SEED, f"skill {number}", None, 1, "recipes") for number in range(4)]
+    situations = {None: make_situation()}
+    assert [guess.task for guess in authors.foresee(tasks, situations)] == tasks
+    monkeypatch.setattr("kmem.run.stages.authors.FORESEEN_S", 0.0)
+    assert [guess.task for guess in authors.foresee(tasks, situations)] == tasks[:1]
 
 
 def test_the_first_error_in_the_order_of_tasks_ends_the_run(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 Authors propose directions, write for tasks, repair what failed, and reflect on what was measured.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
@@ -23,6 +24,10 @@ from kmem.run.state.progress import Announce
 from kmem.skills import Skill
 
 Answer = TypeVar("Answer", Direction, Candidate, Lesson)
+
+#: How long guesses are waited for before the first kernel is written, in seconds: of a network of a
+#: thousand nodes each rewritten form takes seconds to guess at, and there are ten.
+FORESEEN_S = 5.0
 
 
 class Authors:
@@ -159,13 +164,16 @@ class Authors:
     ) -> list[Guess]:
         """The tasks that have a first kernel, and what it is predicted to take if that is known.
 
-        Nothing is written.
+        Nothing is written. Once that has taken long, no further author is asked: the first tasks
+        are the likeliest.
         """
-        about = self._reader(situations)
-        guesses = []
+        about, ends = self._reader(situations), time.monotonic() + FORESEEN_S
+        guesses: list[Guess] = []
         for task in tasks:
             if self._recall(task, recalled) is not None:
                 guesses.append(Guess(task, None))
+            elif guesses and time.monotonic() > ends:
+                continue
             elif (time_ms := self._authors[task.author].foresee(about(task))) is not None:
                 guesses.append(Guess(task, time_ms))
         return guesses
