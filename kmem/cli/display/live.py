@@ -24,7 +24,7 @@ class LiveDisplay(AbstractContextManager[Callable[[Event], None]], Generic[Event
     def __init__(self) -> None:
         self._live: Live | None = None
         self._spoke_at = time.monotonic()
-        self._ended = threading.Event()
+        self._closed = threading.Event()
 
     @property
     def is_live(self) -> bool:
@@ -49,7 +49,7 @@ class LiveDisplay(AbstractContextManager[Callable[[Event], None]], Generic[Event
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._ended.set()
+        self._closed.set()
         if self._live is not None:
             self._live.__exit__(kind, value, traceback)
 
@@ -59,7 +59,7 @@ class LiveDisplay(AbstractContextManager[Callable[[Event], None]], Generic[Event
 
     def _break_silences(self) -> None:
         seen, due_s = self._spoke_at, SILENCE_S
-        while not self._ended.wait(min(_LOOK_S, SILENCE_S)):
+        while not self._closed.wait(min(_LOOK_S, SILENCE_S)):
             silent_s = time.monotonic() - self._spoke_at
             if self._spoke_at != seen:
                 seen, due_s = self._spoke_at, SILENCE_S
