@@ -10,7 +10,8 @@ import pytest
 
 from kmem.memory.ledger.posteriors import Posterior
 from kmem.memory.skills.search import NO_MATCHES, TextMatches
-from kmem.prescribe.gate import Gate, SkillQuery, can_move, gate_skill
+from kmem.prescribe.figures import can_move, with_wanted_registers
+from kmem.prescribe.gate import Gate, SkillQuery, gate_skill
 from kmem.prescribe.likeness import signature_distance, skill_likeness
 from kmem.prescribe.rank import Knowledge, prescribe_skills
 from kmem.records import Bottleneck, Claim, Contract, Diagnosis, Precision, Signature
@@ -510,3 +511,9 @@ def test_a_claim_that_is_fulfilled_or_out_of_reach_speaks_for_no_skill(
     )
     assert (with_claim < without) is not moves
     assert gate_skill(skill(signature=(), claims=(claim,)), found).strength == with_claim
+
+
+def test_what_a_thread_spills_counts_among_the_registers_that_it_wants() -> None:
+    known = {"registers_per_thread": 32.0, "spill_bytes_per_thread": 512.0}
+    assert with_wanted_registers(known)["registers_per_thread"] == 160.0
+    assert with_wanted_registers({"registers_per_thread": 32.0}) == {"registers_per_thread": 32.0}

@@ -116,7 +116,7 @@ RULES: tuple[Rule, ...] = (
         all_of="sector_efficiency_pct <= 50",
         any_of=(
             "dram_throughput_pct >= 50, l2_throughput_pct >= 50, l1_throughput_pct >= 60, "
-            "memory_stall_pct >= 50"
+            "memory_stall_pct >= 50, bound_bytes_pct >= 60"
         ),
     ),
     make_rule(

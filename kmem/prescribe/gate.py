@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.records import Claim, Contract, Diagnosis, Precision
+from kmem.prescribe.figures import can_move, with_wanted_registers
+from kmem.records import Contract, Diagnosis, Precision
 from kmem.skills import Skill
 from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS, SOURCE_FEATURES, SYMPTOMS
 
@@ -28,11 +29,6 @@ FURTHER_BACK = 0.9
 #: skills that say little of themselves would else come before those that say much.
 #: Source: chosen among 0, 1/4, 1/2 and 1 on the tuned half of `tools/retrieval_hits.py`.
 UNKNOWN = 0.5
-
-
-#: Beyond what no claim can move a figure: a share, and what is one at least.
-_MOST = 100.0
-_LEAST = {"traffic_ratio": 1.0, "launches": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +113,7 @@ class Gate:
         self._archs: dict[tuple[str, ...], bool] = {}
         self._treated = (diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else ()
         self._possible = diagnosis.possible if diagnosis else ()
-        self._known = diagnosis.known if diagnosis else {}
+        self._known = with_wanted_registers(diagnosis.known) if diagnosis else {}
         structure = diagnosis.structure if diagnosis else None
         self._written_by = structure.skills if structure else ()
         self._operator_tests: dict[tuple[str, ...], tuple[bool | None, str]] = {}
@@ -323,16 +319,6 @@ class Gate:
             for place, bottleneck in enumerate(self._treated)
             if bottleneck in skill.bottlenecks
         )
-
-
-def can_move(claim: Claim, value: float) -> bool:
-    """Whether a claim about a figure is neither fulfilled already nor beyond what it can be."""
-    if not claim.relative:
-        return value < claim.number if claim.comparison == ">=" else value > claim.number
-    wanted = value * claim.number
-    if claim.comparison == ">=":
-        return not (claim.metric.endswith("_pct") and wanted > _MOST)
-    return value > 0.0 and wanted >= _LEAST.get(claim.metric, 0.0)
 
 
 def _spelled(operators: Sequence[str], patterns: Sequence[str] | None) -> tuple[str, ...]:
