@@ -121,6 +121,8 @@ def collect_facts(
     busy_ms = _busy_ms(profile)
     if "dram_throughput_pct" in facts and not profile.estimated:
         facts["measured_dram_pct"] = facts["dram_throughput_pct"]
+    if profile.estimated and {"dram_throughput_pct", "sm_throughput_pct"} <= facts.keys():
+        facts["sm_over_dram_pct"] = facts["sm_throughput_pct"] - facts["dram_throughput_pct"]
     launch = hottest_launch(profile)
     quantities = read_quantities(launch.metrics) if launch else {}
     facts |= {name: quantities[name] for name in _OF_HOTTEST if name in quantities}

@@ -116,7 +116,7 @@ RULES: tuple[Rule, ...] = (
         all_of="sector_efficiency_pct <= 50",
         any_of=(
             "dram_throughput_pct >= 50, l2_throughput_pct >= 50, l1_throughput_pct >= 60, "
-            "memory_stall_pct >= 50, bound_bytes_pct >= 60"
+            "memory_stall_pct >= 50, bound_bytes_pct >= 60, sm_throughput_pct <= 60"
         ),
     ),
     make_rule(
@@ -210,6 +210,7 @@ RULES: tuple[Rule, ...] = (
             "a plain copy reaches 85-92% on Hopper (tests/recordings/ncu_pointwise_triton.csv: 88%)"
         ),
         all_of="dram_throughput_pct >= 75",
+        unless="sm_over_dram_pct >= 5",
     ),
     make_rule(
         Bottleneck.DIVERGENCE_OR_MASKING,
@@ -282,6 +283,12 @@ RULES: tuple[Rule, ...] = (
         ),
         all_of="sm_throughput_pct >= 65",
         unless="tensor_pipe_pct >= 50, fma_pipe_pct >= 60, xu_pipe_pct >= 60",
+    ),
+    make_rule(
+        Bottleneck.DRAM_BANDWIDTH,
+        phrase="near the DRAM bandwidth wall, behind a pipe that is busier yet",
+        source="an estimate takes the busiest unit for the limit, and the next ones come second",
+        all_of="dram_throughput_pct >= 75, sm_over_dram_pct >= 5",
     ),
     make_rule(
         Bottleneck.LOW_PARALLELISM,

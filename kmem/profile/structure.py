@@ -94,14 +94,21 @@ class _Text:
         self._given: dict[str, list[ast.expr]] = defaultdict(list)
         for node in ast.walk(function):
             if isinstance(node, ast.Assign):
-                names = [each for target in node.targets for each in ast.walk(target)]
-            elif isinstance(node, ast.AugAssign | ast.AnnAssign):
-                names = [node.target]
-            else:
-                continue
-            for name in names:
-                if isinstance(name, ast.Name) and node.value is not None:
-                    self._given[name.id].append(node.value)
+                for target in node.targets:
+                    self._give(target, node.value)
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign) and node.value is not None:
+                self._give(node.target, node.value)
+
+    def _give(self, target: ast.expr, value: ast.expr) -> None:
+        """Note the value of each name of a target, of a tuple's names each its own."""
+        names = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+        for place, name in enumerate(names):
+            own = values[place] if len(values) == len(names) > 1 else value
+            if isinstance(name, ast.Name):
+                self._given[name.id].append(own)
+            elif isinstance(name, ast.Tuple | ast.List):
+                self._give(name, own)
 
     def count(self) -> Counter[str]:
         """How often the text has each feature."""
