@@ -79,7 +79,9 @@ GRAPH_PATTERNS: dict[str, GraphPattern] = {
     "product_summed_over_columns": GraphPattern("a product is averaged or summed over columns"),
     "reduced_product": GraphPattern("a reduction or softmax reads what a product makes"),
     "chained_products": GraphPattern("a product reads another product"),
-    "pointwise_before_product": GraphPattern("a product or convolution reads a pointwise result"),
+    "pointwise_before_product": GraphPattern(
+        "a product or convolution reads a pointwise or normed result"
+    ),
     "pointwise_after_product": GraphPattern("a pointwise operator reads a product or convolution"),
     "gated_products": GraphPattern("two products of one input meet in a pointwise operator"),
     "readers_of_one_input": GraphPattern("several reductions or products read one tensor"),

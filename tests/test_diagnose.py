@@ -315,6 +315,23 @@ def test_too_few_bytes_in_flight_are_told_without_counters() -> None:
         assert (found.bottleneck is Bottleneck.LATENCY) is is_named
 
 
+def test_an_estimate_names_the_busiest_unit_before_device_memory() -> None:
+    for busy_pct, first in ((97.0, Bottleneck.ISSUE_BOUND), (60.0, Bottleneck.DRAM_BANDWIDTH)):
+        figures = {"derived__dram_throughput_pct": 84.0, "derived__sm_throughput_pct": busy_pct}
+        profile = replace(profile_of(figures, profiler="static"), estimated=True)
+        found = diagnose(profile, H200, None, latency_ms=None)
+        assert found.bottleneck is first
+        assert Bottleneck.DRAM_BANDWIDTH in (first, *found.secondary)
+
+
+def test_wasted_sectors_count_unless_arithmetic_hides_them() -> None:
+    for busy_pct, is_named in ((20.0, True), (90.0, False)):
+        figures = {"derived__sector_efficiency_pct": 12.5, "derived__sm_throughput_pct": busy_pct}
+        profile = replace(profile_of(figures, profiler="static"), estimated=True)
+        found = diagnose(profile, H200, None, latency_ms=None)
+        assert (found.bottleneck is Bottleneck.UNCOALESCED) is is_named
+
+
 def test_what_hardly_fits_registers_at_all_comes_before_an_empty_grid() -> None:
     for spilled, first in ((64.0, Bottleneck.LOW_PARALLELISM), (4096.0, Bottleneck.REGISTER_SPILL)):
         figures = {"static__stack_bytes_per_thread": spilled, WAVES: 0.3}

@@ -46,6 +46,7 @@ SHOWN = {
     "(x.mean(dim=1), x.amax(dim=1))": {"outer_reduction", "readers_of_one_input"},
     "x - x.amax(dim=1, keepdim=True)": {"norm_over_outer_axis", "outer_reduction"},
     "functional.layer_norm(x + 1.0, (32,))": {"norm_beside_pointwise"},
+    "functional.layer_norm(x, (32,)) @ y": {"pointwise_before_product"},
     "((x - 1.0) ** 2).mean()": {"mean_of_loss"},
     "x.flip(1).cumsum(1)": {"shifted_scan"},
     "torch.cat((-x[..., 16:], x[..., :16]), -1)": {"rotated_halves"},

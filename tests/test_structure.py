@@ -77,6 +77,7 @@ COUNTED = {
         "loops": 2,
     },
     "row, first = lanes // n, tl.program_id(0) // n": {"divisions": 1},
+    "first, all_lanes = tl.program_id(0), lanes\n    row = first // n": {},
 }
 
 

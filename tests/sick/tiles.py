@@ -28,7 +28,7 @@ def multiplied(a, b, TM, TN, TK, **options):
     product[grid](a, b, out, M, N, K, TM=TM, TN=TN, TK=TK, **options)
     return out
 """
-_MATMUL = _PRODUCT + _RUN
+MATMUL = _PRODUCT + _RUN
 _HALVES = "torch.randn(ROWS, DEPTH).half(), torch.randn(DEPTH, COLUMNS).half()"
 _ROW_SUM = """
 @triton.jit
@@ -41,7 +41,7 @@ def joined(x_ptr, out_ptr, columns, BLOCK: tl.constexpr):
     tl.store(out_ptr + tl.program_id(0), END)
 
 """
-_ATTEND = """
+ATTEND = """
 @triton.jit
 def sick(q_ptr, k_ptr, v_ptr, out_ptr, length, shared, TQ: tl.constexpr, TK: tl.constexpr):
     head, lanes = tl.program_id(1).to(tl.int64), tl.arange(0, 64)
@@ -142,7 +142,7 @@ def _tiles() -> Iterator[SickKernel]:
             name,
             "matmul",
             right,
-            Body(_MATMUL, product, f"return multiplied(a, b, {launch})", _HALVES, "a, b"),
+            Body(MATMUL, product, f"return multiplied(a, b, {launch})", _HALVES, "a, b"),
             ROWS=sizes[0],
             COLUMNS=sizes[1],
             DEPTH=sizes[2],
@@ -284,7 +284,7 @@ def _orders() -> Iterator[SickKernel]:
             {},
         ),
     ):
-        kernels = _MATMUL + (_ROW_SUM if words else "")
+        kernels = MATMUL + (_ROW_SUM if words else "")
         arguments = ", ".join("abc"[: 1 + inputs.count("), ")])
         yield make_case(
             kind,
@@ -300,7 +300,7 @@ def _orders() -> Iterator[SickKernel]:
         "matmul",
         ("average-before-linear",),
         Body(
-            _MATMUL,
+            MATMUL,
             "return torch.matmul(a, b).mean(1)",
             """
             rows = a.shape[0] * a.shape[1]
@@ -328,7 +328,7 @@ def _around() -> Iterator[SickKernel]:
         "matmul",
         ("gemm-prologue-fusion",),
         Body(
-            _MATMUL + dequantised,
+            MATMUL + dequantised,
             "return torch.matmul(a, (w.float() * scale).half())",
             """
             b = torch.empty(w.shape, dtype=torch.float16, device=w.device)
@@ -355,7 +355,7 @@ def _around() -> Iterator[SickKernel]:
         "matmul",
         ("repack-weights-once", "avoid-hidden-copies"),
         Body(
-            _MATMUL + transposed,
+            MATMUL + transposed,
             "return torch.nn.functional.linear(a, self.weight)",
             """
             w = self.weight
@@ -382,7 +382,7 @@ def _around() -> Iterator[SickKernel]:
         "matmul",
         ("overlap-kernels-on-streams", "horizontal-fusion", "batch-small-matmuls"),
         Body(
-            _MATMUL,
+            MATMUL,
             "return torch.cat([torch.matmul(a, v), torch.matmul(b, w), torch.matmul(c, u)], 1)",
             towers,
             "torch.randn(256, 1024), torch.randn(256, 2048), torch.randn(256, 512),"
@@ -437,7 +437,7 @@ def _around() -> Iterator[SickKernel]:
         "recurrent",
         ("hoist-recurrent-input-gemm", "persistent-recurrent-weights", "cuda-graph-replay"),
         Body(
-            _MATMUL + cell,
+            MATMUL + cell,
             """
             h, out = x.new_zeros(x.shape[0], w.shape[1]), []
             for t in range(x.shape[1]):
@@ -481,7 +481,7 @@ def _around() -> Iterator[SickKernel]:
         "pointwise_conv",
         ("pointwise-conv-as-matmul", "avoid-hidden-copies"),
         Body(
-            _MATMUL + permuted,
+            MATMUL + permuted,
             "return torch.matmul(x.permute(0, 2, 3, 1), w).permute(0, 3, 1, 2).contiguous()",
             """
             n, c, h, wide = x.shape
@@ -512,7 +512,7 @@ def _attention() -> Iterator[SickKernel]:
         "attention",
         ("pack-query-heads",),
         Body(
-            _ATTEND,
+            ATTEND,
             """
             k, v = k.repeat_interleave(8, 1), v.repeat_interleave(8, 1)
             return torch.nn.functional.scaled_dot_product_attention(q, k, v)
@@ -534,7 +534,7 @@ def _attention() -> Iterator[SickKernel]:
         "attention",
         ("causal-tile-skipping", "skip-zero-tiles-matmul"),
         Body(
-            _ATTEND,
+            ATTEND,
             attend.replace("v)", "v, is_causal=True)"),
             launch,
             f"{heads}, {heads}, {heads}",
@@ -558,7 +558,7 @@ def _attention() -> Iterator[SickKernel]:
         "attention",
         ("write-where-copied", "avoid-hidden-copies"),
         Body(
-            _ATTEND + merge,
+            ATTEND + merge,
             """
             y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
             return y.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)

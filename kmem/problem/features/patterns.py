@@ -94,7 +94,7 @@ def _chained_products(known: Families) -> bool:
 
 
 def _pointwise_before_product(known: Families) -> bool:
-    return _reads(known, _PRODUCTS, ("pointwise",))
+    return _reads(known, _PRODUCTS, ("pointwise", "norm"))
 
 
 def _pointwise_after_product(known: Families) -> bool:
