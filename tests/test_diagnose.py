@@ -11,8 +11,9 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.diagnose.bottleneck import diagnose, refuted_bottlenecks
+from kmem.diagnose.inferred import INFERRED
 from kmem.diagnose.rule import EXTRA_FACTS
-from kmem.diagnose.rules import INFERRED, RULES
+from kmem.diagnose.rules import RULES
 from kmem.diagnose.signature import make_signature
 from kmem.profile.ncu_csv import read_report
 from kmem.records import (
@@ -330,6 +331,16 @@ def test_wasted_sectors_count_unless_arithmetic_hides_them() -> None:
         profile = replace(profile_of(figures, profiler="static"), estimated=True)
         found = diagnose(profile, H200, None, latency_ms=None)
         assert (found.bottleneck is Bottleneck.UNCOALESCED) is is_named
+
+
+def test_programs_of_a_word_a_thread_are_named_behind_what_they_keep_busy() -> None:
+    for loaded, is_named in ((256.0, True), (8192.0, False)):
+        figures = {"static__program_load_bytes": loaded, WAVES: 64.0, SM: 80.0}
+        launch = Launch("kernel", 1.0, (1 << 16, 1, 1), (128, 1, 1), figures)
+        profile = Profile("", "static", "h200", True, (launch,))
+        found = diagnose(profile, H200, None, latency_ms=None)
+        assert found.bottleneck is Bottleneck.ISSUE_BOUND
+        assert (Bottleneck.LATENCY in found.secondary) is is_named
 
 
 def test_what_hardly_fits_registers_at_all_comes_before_an_empty_grid() -> None:

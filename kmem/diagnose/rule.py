@@ -25,6 +25,7 @@ EXTRA_FACTS: Mapping[str, str] = {
     "sm_over_dram_pct": "by how much an estimate has an SM pipe busier than device memory",
     "masked_out_pct": "lanes of loads or stores that masks leave out, at least",
     "product_stages": "stages of the loop in which products are added up",
+    "loaded_by_thread": "bytes that a program loads in all, over its threads",
     "bytes_in_flight_pct": "bytes asked for at once over those that keep device memory busy",
     "bound_bytes_pct": "share of the bound that device memory would be busy",
 }

@@ -23,6 +23,11 @@ def with_wanted_registers(known: Mapping[str, float]) -> Mapping[str, float]:
     return {**known, "registers_per_thread": wanted}
 
 
+def is_share_of_peak(metric: str) -> bool:
+    """Whether a figure says how busy a unit is, which hangs on the kernel's time."""
+    return metric.endswith(("_throughput_pct", "_pipe_pct"))
+
+
 def can_move(claim: Claim, value: float) -> bool:
     """Whether a claim about a figure is neither fulfilled already nor beyond what it can be."""
     if not claim.relative:
