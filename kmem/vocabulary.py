@@ -77,9 +77,11 @@ class GraphPattern:
 GRAPH_PATTERNS: dict[str, GraphPattern] = {
     "averaged_product": GraphPattern("a product or convolution is averaged or summed over rows"),
     "product_summed_over_columns": GraphPattern("a product is averaged or summed over columns"),
-    "reduced_product": GraphPattern("a reduction or softmax reads a product or convolution"),
+    "reduced_product": GraphPattern("a reduction or softmax reads what a product makes"),
     "chained_products": GraphPattern("a product reads another product"),
-    "pointwise_before_product": GraphPattern("a product or convolution reads a pointwise result"),
+    "pointwise_before_product": GraphPattern(
+        "a product or convolution reads a pointwise or normed result"
+    ),
     "pointwise_after_product": GraphPattern("a pointwise operator reads a product or convolution"),
     "gated_products": GraphPattern("two products of one input meet in a pointwise operator"),
     "readers_of_one_input": GraphPattern("several reductions or products read one tensor"),
@@ -98,6 +100,21 @@ GRAPH_PATTERNS: dict[str, GraphPattern] = {
     "scaled_by_squares": GraphPattern("a row is scaled by the mean of its squares", "rms_norm"),
     "scaled_by_spread": GraphPattern("a row is scaled by its spread about its mean", "layer_norm"),
     "shared_exponentials": GraphPattern("exponentials are divided by their sum", "softmax"),
+    "independent_products": GraphPattern(
+        "two products neither wait for another nor share a tensor"
+    ),
+    "few_channels": GraphPattern("a convolution of eight input channels or fewer"),
+    "outer_reduction": GraphPattern("a reduction leaves the last dimension"),
+    "norm_over_outer_axis": GraphPattern("a tensor's own figures of an outer axis scale it"),
+    "repeated_heads": GraphPattern("an attention reads keys or values repeated for several heads"),
+    "masked_attention": GraphPattern("an attention is causal or masked"),
+    "concatenated_results": GraphPattern("results are copied into one tensor"),
+    "turned_result": GraphPattern("a product or attention is turned and copied"),
+    "prepared_weight": GraphPattern("something is computed of parameters alone"),
+    "affine_after_product": GraphPattern("constants or a vector scale or shift a product"),
+    "pooled_transposed": GraphPattern("an average pooling reads a transposed convolution"),
+    "symmetric_product": GraphPattern("a tensor is multiplied with its own transpose"),
+    "step_without_effect": GraphPattern("an operator changes nothing"),
 }
 
 
@@ -117,10 +134,11 @@ SOURCE_FEATURES: dict[str, str] = {
     "specials": "exponentials, logarithms, roots and the like",
     "divisions": "quotients and remainders that differ from lane to lane",
     "turns": "tiles that are transposed or permuted",
+    "copies": "copies and conversions of tensors, by kernels or calls that do nothing else",
 }
 
 #: Those that are a fault by themselves: a skill that demands one is about mending it.
-SYMPTOMS = frozenset({"gathers", "rereads", "atomics", "divisions"})
+SYMPTOMS = frozenset({"gathers", "rereads", "atomics", "divisions", "copies"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.diagnose.bottleneck import diagnose, refuted_bottlenecks
+from kmem.diagnose.inferred import INFERRED
 from kmem.diagnose.rule import EXTRA_FACTS
-from kmem.diagnose.rules import INFERRED, RULES
+from kmem.diagnose.rules import RULES
 from kmem.diagnose.signature import make_signature
 from kmem.profile.ncu_csv import read_report
 from kmem.records import (
@@ -313,6 +314,33 @@ def test_too_few_bytes_in_flight_are_told_without_counters() -> None:
         few = {"derived__bytes_in_flight_pct": in_flight_pct, WAVES: 8.0, SM: busy_pct}
         found = diagnose(profile_of(few, profiler="static"), H200, None, latency_ms=None)
         assert (found.bottleneck is Bottleneck.LATENCY) is is_named
+
+
+def test_an_estimate_names_the_busiest_unit_before_device_memory() -> None:
+    for busy_pct, first in ((97.0, Bottleneck.ISSUE_BOUND), (60.0, Bottleneck.DRAM_BANDWIDTH)):
+        figures = {"derived__dram_throughput_pct": 84.0, "derived__sm_throughput_pct": busy_pct}
+        profile = replace(profile_of(figures, profiler="static"), estimated=True)
+        found = diagnose(profile, H200, None, latency_ms=None)
+        assert found.bottleneck is first
+        assert Bottleneck.DRAM_BANDWIDTH in (first, *found.secondary)
+
+
+def test_wasted_sectors_count_unless_arithmetic_hides_them() -> None:
+    for busy_pct, is_named in ((20.0, True), (90.0, False)):
+        figures = {"derived__sector_efficiency_pct": 12.5, "derived__sm_throughput_pct": busy_pct}
+        profile = replace(profile_of(figures, profiler="static"), estimated=True)
+        found = diagnose(profile, H200, None, latency_ms=None)
+        assert (found.bottleneck is Bottleneck.UNCOALESCED) is is_named
+
+
+def test_programs_of_a_word_a_thread_are_named_behind_what_they_keep_busy() -> None:
+    for loaded, is_named in ((256.0, True), (8192.0, False)):
+        figures = {"static__program_load_bytes": loaded, WAVES: 64.0, SM: 80.0}
+        launch = Launch("kernel", 1.0, (1 << 16, 1, 1), (128, 1, 1), figures)
+        profile = Profile("", "static", "h200", True, (launch,))
+        found = diagnose(profile, H200, None, latency_ms=None)
+        assert found.bottleneck is Bottleneck.ISSUE_BOUND
+        assert (Bottleneck.LATENCY in found.secondary) is is_named
 
 
 def test_what_hardly_fits_registers_at_all_comes_before_an_empty_grid() -> None:

@@ -25,10 +25,12 @@ class Model(torch.nn.Module):
 def get_inputs():
     return [torch.randn(2, 32, 32), torch.randn(32, 32)]
 """
+IMAGE, HEADS = "x.view(2, 32, 8, 4)", "x.view(1, 2, 32, 32)"
+ATTENTION = "functional.scaled_dot_product_attention"
 #: What a module of inputs x (2, 32, 32) and y (32, 32) computes -> the patterns of its graph.
 SHOWN = {
     "x + 1.0": set(),
-    "(x @ y).mean(dim=1)": {"averaged_product", "reduced_product"},
+    "(x @ y).mean(dim=1)": {"averaged_product", "outer_reduction", "reduced_product"},
     "(x @ y).sum(dim=-1)": {"product_summed_over_columns", "reduced_product"},
     "x @ y @ y": {"chained_products"},
     "(x @ y).relu() @ y.t().contiguous()": {
@@ -41,9 +43,10 @@ SHOWN = {
         "pointwise_before_product",
         "readers_of_one_input",
     },
-    "(x.mean(dim=1), x.amax(dim=1))": {"readers_of_one_input"},
-    "x - x.amax(dim=1, keepdim=True)": set(),
+    "(x.mean(dim=1), x.amax(dim=1))": {"outer_reduction", "readers_of_one_input"},
+    "x - x.amax(dim=1, keepdim=True)": {"norm_over_outer_axis", "outer_reduction"},
     "functional.layer_norm(x + 1.0, (32,))": {"norm_beside_pointwise"},
+    "functional.layer_norm(x, (32,)) @ y": {"pointwise_before_product"},
     "((x - 1.0) ** 2).mean()": {"mean_of_loss"},
     "x.flip(1).cumsum(1)": {"shifted_scan"},
     "torch.cat((-x[..., 16:], x[..., :16]), -1)": {"rotated_halves"},
@@ -73,6 +76,36 @@ SHOWN = {
     },
     "x.exp() / x.exp().sum(-1, keepdim=True)": {"shared_exponentials"},
     "x.exp() / x.sum(-1, keepdim=True)": set(),
+    "(x @ y).exp().sum(-1)": {"pointwise_after_product", "reduced_product"},
+    "(x @ y, y.relu() @ y)": {"pointwise_before_product", "readers_of_one_input"},
+    "(x @ y[:, :8], y.sin() @ y.cos())": {"independent_products", "pointwise_before_product"},
+    "x.amax(-1)": set(),
+    "torch.linalg.vector_norm(x, 2, (1,))": {"outer_reduction"},
+    "torch.linalg.vector_norm(y, 2, (1,))": set(),
+    "torch.softmax(x, 1)": {"norm_over_outer_axis"},
+    "torch.softmax(x, -1)": set(),
+    "torch.cat((x.sin(), x.cos()), 1)": {"concatenated_results"},
+    "torch.cat((x, x), 1)": set(),
+    "torch.matmul(x, y).transpose(1, 2).contiguous()": {"turned_result"},
+    "y @ y.t()": {"symmetric_product"},
+    "y @ y": set(),
+    "(x @ y) * 2.0 + y[0]": {"affine_after_product", "pointwise_after_product"},
+    "(x @ y) * x": {"pointwise_after_product"},
+    "x * 1.0": {"step_without_effect"},
+    "functional.dropout(x, 0.5, False)": {"step_without_effect"},
+    f"functional.conv2d({IMAGE}, y.view(1024, 1, 1, 1)[:32], groups=32)": set(),
+    f"functional.conv2d({IMAGE}[:, :3], y.view(1, -1, 1, 1)[:, :3])": {"few_channels"},
+    f"functional.conv2d({IMAGE}, y.view(32, 32, 1, 1))": set(),
+    f"functional.conv2d(functional.conv2d({IMAGE}, y.view(1024, 1, 1, 1)[:32], groups=32), "
+    "y.view(32, 32, 1, 1))": {"depthwise_then_pointwise"},
+    f"functional.avg_pool2d(functional.conv_transpose2d({IMAGE}, y.view(32, 32, 1, 1)), 2)": {
+        "averaged_product",
+        "pooled_transposed",
+    },
+    f"{ATTENTION}({HEADS}, {HEADS}, {HEADS})": set(),
+    f"{ATTENTION}({HEADS}, {HEADS}, {HEADS}, is_causal=True)": {"masked_attention"},
+    f"{ATTENTION}({HEADS}, {HEADS}[:, :1].expand(-1, 2, -1, -1), {HEADS})": {"repeated_heads"},
+    f"{ATTENTION}({HEADS}, {HEADS}, {HEADS}).transpose(1, 2).reshape(1, 32, 64)": {"turned_result"},
 }
 
 
@@ -94,6 +127,20 @@ def test_a_sum_that_is_stepped_through_by_hand_is_a_recurrence() -> None:
     )
     graph = trace_problem(execute_problem(Problem("p", "p.py", source), FULL), Precision.MATCH)
     assert find_patterns(graph) == ("recurrence",)
+
+
+def test_what_is_made_of_parameters_alone_is_a_prepared_weight() -> None:
+    source = SOURCE.replace("{result}", "functional.linear(x, self.weight.MADE)").replace(
+        "    def forward",
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.weight = torch.nn.Parameter(torch.randn(32, 32))\n\n"
+        "    def forward",
+    )
+    for made, shown in (("t().contiguous()", True), ("abs()", True), ("t()", False)):
+        problem = Problem("p", "p.py", source.replace("MADE", made))
+        graph = trace_problem(execute_problem(problem, FULL), Precision.MATCH)
+        assert ("prepared_weight" in find_patterns(graph)) is shown, made
 
 
 def test_the_vocabulary_has_every_pattern_and_each_spells_an_operator() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from kmem.memory.ledger.posteriors import Posterior
 from kmem.memory.skills.search import NO_MATCHES, TextMatches
-from kmem.prescribe.gate import Gate, SkillQuery, can_move, gate_skill
+from kmem.prescribe.figures import can_move, with_wanted_registers
+from kmem.prescribe.gate import Gate, SkillQuery, gate_skill
 from kmem.prescribe.likeness import signature_distance, skill_likeness
 from kmem.prescribe.rank import Knowledge, prescribe_skills
 from kmem.records import Bottleneck, Claim, Contract, Diagnosis, Precision, Signature
@@ -510,3 +511,29 @@ def test_a_claim_that_is_fulfilled_or_out_of_reach_speaks_for_no_skill(
     )
     assert (with_claim < without) is not moves
     assert gate_skill(skill(signature=(), claims=(claim,)), found).strength == with_claim
+
+
+def test_what_a_thread_spills_counts_among_the_registers_that_it_wants() -> None:
+    known = {"registers_per_thread": 32.0, "spill_bytes_per_thread": 512.0}
+    assert with_wanted_registers(known)["registers_per_thread"] == 160.0
+    assert with_wanted_registers({"registers_per_thread": 32.0}) == {"registers_per_thread": 32.0}
+
+
+def test_an_estimated_share_of_a_peak_weakens_a_skill_but_refuses_none() -> None:
+    busy = skill(signature=(Condition("sm_throughput_pct", ">=", 40.0),))
+    held = [
+        Gate(
+            SkillQuery(
+                replace(diagnosis(sm_throughput_pct=pct), estimated=estimated),
+                ("max_pool",),
+                "sm_90",
+                Contract(),
+            )
+        )
+        for pct, estimated in ((50.0, True), (39.0, True), (39.0, False))
+    ]
+    strengths = [gate.strength(busy) for gate in held]
+    assert strengths[0] > strengths[1] and strengths[2] is None
+    assert [gate.test(busy).strength for gate in held[:2]] == strengths[:2]
+    assert held[1].test(busy).applies and not held[2].test(busy).applies
+    assert any("by an estimate" in reason for reason in held[1].test(busy).reasons)

@@ -41,8 +41,19 @@ COUNTED = {
         "loads": 1,
         "stores": 1,
         "masks": 1,
+        "copies": 1,
     },
-    "tl.store(out_ptr, tl.load(x_ptr + lanes, None))": {"loads": 1, "stores": 1},
+    "tl.store(out_ptr, tl.load(x_ptr + lanes, None))": {"loads": 1, "stores": 1, "copies": 1},
+    "x = tl.load(x_ptr + lanes)\n    y = tl.trans(x)\n    tl.store(out_ptr, y.to(tl.float16))": {
+        "loads": 1,
+        "stores": 1,
+        "turns": 1,
+        "copies": 1,
+    },
+    "x = tl.load(x_ptr + lanes)\n    x = x * 2\n    tl.store(out_ptr, x)": {
+        "loads": 1,
+        "stores": 1,
+    },
     "row = tl.load(i_ptr + lanes)\n    y = tl.exp(tl.load(x_ptr + row * n))": {
         "loads": 2,
         "gathers": 1,
@@ -66,6 +77,7 @@ COUNTED = {
         "loops": 2,
     },
     "row, first = lanes // n, tl.program_id(0) // n": {"divisions": 1},
+    "first, all_lanes = tl.program_id(0), lanes\n    row = first // n": {},
 }
 
 
@@ -80,6 +92,19 @@ def test_what_the_entry_reaches_is_counted(body: str) -> None:
     found = structure(body).features
     assert {name: int(count) for name, count in found.items() if count} == COUNTED[body]
     assert list(found) == list(SOURCE_FEATURES) and set(SOURCE_FEATURES) > SYMPTOMS
+
+
+def test_copies_of_the_host_are_counted_and_what_is_contiguous_already_is_none() -> None:
+    text = "import torch\n\nclass ModelNew:\n    def forward(self, x, y):\n        return {made}\n"
+    for made, count in (
+        ("torch.cat([x, y])", 1),
+        ("x.half()", 1),
+        ("x.transpose(0, 1).contiguous()", 1),
+        ("x.contiguous()", 0),
+        ("x.view(2, 3)", 0),
+    ):
+        found = read_structure(Kernel(text.format(made=made)))
+        assert found is not None and found.features["copies"] == count, made
 
 
 def test_a_text_without_triton_has_nothing_and_one_that_is_no_python_is_unknown() -> None:

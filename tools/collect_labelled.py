@@ -1,8 +1,10 @@
 """Profiles without counters, each with the skills that are right for it.
 
-    python tools/collect_labelled.py
+    python tools/collect_labelled.py [--read-again]
 
-It adds to tests/data/compiled_profiles.jsonl what is not there yet.
+It adds to tests/data/compiled_profiles.jsonl what is not there yet. With --read-again it compiles
+nothing, but reads anew what a graph and a text show (operators, patterns, features of the source),
+after a change of what is read.
 
 Three sources. The file before.py of each skill's examples: the skill was written for such a kernel.
 The sick kernels of tests/planted; what is right for one stands in RIGHT, by what its bottleneck's
@@ -13,6 +15,7 @@ to follows from its name alone; those of tests/sick by kind and family, so that 
 ones has a sibling that was tuned on. `tools/retrieval_hits.py` asks for the skills.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -34,6 +37,7 @@ from kmem.problem.traced import TracedProblem
 from kmem.problem.tracing.trace import trace_problem
 from kmem.profile.collect import collect_profile
 from kmem.profile.static import StaticProfiler
+from kmem.profile.structure import read_structure
 from kmem.records import Contract, Kernel, Profile, content_hash
 from kmem.serialize import to_data, to_json
 from kmem.skills import load_skill
@@ -97,13 +101,7 @@ def sources(home: Path) -> Iterator[Case]:
 
 def collect(case: Case) -> dict[str, object]:
     """One case as it is kept."""
-    name, path, kernel_class, right, group, about = case
-    device, contract = named_target(TARGET), Contract()
-    problem = load_problem(path)
-    graph = trace_problem(execute_problem(problem, FULL), contract.precision)
-    bound = None if graph.opaque_reason else graph_bound(graph, device, contract)
-    traced = TracedProblem(problem, contract, device, {"full": FULL}, {"full": graph}, bound)
-    kernel = Kernel(problem.source.replace(f"class {kernel_class}(", "class ModelNew("))
+    traced, kernel = traced_case(case)
     profiler = StaticProfiler()
     profile = collect_profile(
         kernel,
@@ -114,14 +112,40 @@ def collect(case: Case) -> dict[str, object]:
         name=profiler.name,
     )
     return {
-        "name": name,
-        "group": group,
-        "half": "tuned" if int(content_hash(group)[:8], 16) % 2 else "unseen",
-        "right": list(right),
-        "patterns": None if graph.opaque_reason else list(find_patterns(graph)),
-        "operators": name_operators_of(traced) or list(about),
-        "bound": to_data(bound) if bound else None,
+        "name": case.name,
+        "group": case.group,
+        "half": "tuned" if int(content_hash(case.group)[:8], 16) % 2 else "unseen",
+        "right": list(case.right),
+        "bound": to_data(traced.bound) if traced.bound else None,
+        **_shown(case, traced),
         **_pack(profile),
+    }
+
+
+def read_again(case: Case, kept: dict) -> dict:
+    """A case that is kept, with what its graph and its text show by now."""
+    traced, kernel = traced_case(case)
+    shown = _shown(case, traced)
+    read = {"structure": to_data(read_structure(kernel)), "patterns": shown["patterns"]}
+    return {**kept, **shown, "profile": {**kept["profile"], **read}}
+
+
+def traced_case(case: Case) -> tuple[TracedProblem, Kernel]:
+    """The problem of a case, traced for the target, and the kernel that is profiled."""
+    device, contract = named_target(TARGET), Contract()
+    problem = load_problem(case.problem)
+    graph = trace_problem(execute_problem(problem, FULL), contract.precision)
+    bound = None if graph.opaque_reason else graph_bound(graph, device, contract)
+    traced = TracedProblem(problem, contract, device, {"full": FULL}, {"full": graph}, bound)
+    source = problem.source.replace(f"class {case.kernel_class}(", "class ModelNew(")
+    return traced, Kernel(source)
+
+
+def _shown(case: Case, traced: TracedProblem) -> dict[str, object]:
+    (graph,) = traced.graphs.values()
+    return {
+        "patterns": None if graph.opaque_reason else list(find_patterns(graph)),
+        "operators": name_operators_of(traced) or list(case.about),
     }
 
 
@@ -144,20 +168,34 @@ def _pack(profile: Profile) -> dict[str, object]:
 
 
 def main() -> None:
-    known = CASES.read_text(encoding="utf-8").splitlines() if CASES.is_file() else []
-    done = {json.loads(line)["name"] for line in known}
-    with TemporaryDirectory() as home, CASES.open("a", encoding="utf-8") as file:
-        for case in sources(Path(home)):
-            if case.name in done:
-                continue
-            try:
-                found = collect(case)
-            except KmemError as ex:
-                print(f"{case.name}: left out, {str(ex).splitlines()[0]}", file=sys.stderr)
-                continue
-            file.write(json.dumps(found, sort_keys=True) + "\n")
-            file.flush()
-            print(case.name, flush=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--read-again", action="store_true", help="Read graphs and texts anew.")
+    options = parser.parse_args()
+    lines = CASES.read_text(encoding="utf-8").splitlines() if CASES.is_file() else []
+    known = {case["name"]: case for case in map(json.loads, lines)}
+    with TemporaryDirectory() as home:
+        if options.read_again:
+            for case in sources(Path(home)):
+                if case.name in known:
+                    known[case.name] = read_again(case, known[case.name])
+            CASES.write_text("".join(map(_line, known.values())), encoding="utf-8")
+            return
+        with CASES.open("a", encoding="utf-8") as file:
+            for case in sources(Path(home)):
+                if case.name in known:
+                    continue
+                try:
+                    found = collect(case)
+                except KmemError as ex:
+                    print(f"{case.name}: left out, {str(ex).splitlines()[0]}", file=sys.stderr)
+                    continue
+                file.write(_line(found))
+                file.flush()
+                print(case.name, flush=True)
+
+
+def _line(case: dict[str, object]) -> str:
+    return json.dumps(case, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

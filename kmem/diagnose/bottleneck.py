@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kmem.counters import counters_of_metric, read_quantities
+from kmem.diagnose.inferred import INFERRED
 from kmem.diagnose.rule import Rule
-from kmem.diagnose.rules import INFERRED, RULES
+from kmem.diagnose.rules import RULES
 from kmem.diagnose.signature import hottest_launch, least_dram_bytes, make_signature
 from kmem.records import (
     Attempt,
@@ -121,9 +122,14 @@ def collect_facts(
     busy_ms = _busy_ms(profile)
     if "dram_throughput_pct" in facts and not profile.estimated:
         facts["measured_dram_pct"] = facts["dram_throughput_pct"]
+    if profile.estimated and {"dram_throughput_pct", "sm_throughput_pct"} <= facts.keys():
+        facts["sm_over_dram_pct"] = facts["sm_throughput_pct"] - facts["dram_throughput_pct"]
     launch = hottest_launch(profile)
     quantities = read_quantities(launch.metrics) if launch else {}
     facts |= {name: quantities[name] for name in _OF_HOTTEST if name in quantities}
+    if launch is not None and launch.block and "static__program_load_bytes" in launch.metrics:
+        threads = math.prod(launch.block)
+        facts["loaded_by_thread"] = launch.metrics["static__program_load_bytes"] / threads
     if launch is not None and launch.metrics.get("static__loop_tensor_flops"):
         facts["product_stages"] = launch.metrics["static__num_stages"]
     if busy_ms is not None:

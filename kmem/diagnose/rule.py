@@ -22,8 +22,10 @@ EXTRA_FACTS: Mapping[str, str] = {
     "least_traffic_ratio": "bytes that device memory moves at least over those that must move",
     "least_dram_pct": "share of the time that these bytes take at the peak of device memory",
     "measured_dram_pct": "dram_throughput_pct where the time was measured: an estimate assumes it",
+    "sm_over_dram_pct": "by how much an estimate has an SM pipe busier than device memory",
     "masked_out_pct": "lanes of loads or stores that masks leave out, at least",
     "product_stages": "stages of the loop in which products are added up",
+    "loaded_by_thread": "bytes that a program loads in all, over its threads",
     "bytes_in_flight_pct": "bytes asked for at once over those that keep device memory busy",
     "bound_bytes_pct": "share of the bound that device memory would be busy",
 }

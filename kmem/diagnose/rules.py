@@ -116,7 +116,7 @@ RULES: tuple[Rule, ...] = (
         all_of="sector_efficiency_pct <= 50",
         any_of=(
             "dram_throughput_pct >= 50, l2_throughput_pct >= 50, l1_throughput_pct >= 60, "
-            "memory_stall_pct >= 50"
+            "memory_stall_pct >= 50, bound_bytes_pct >= 60, sm_throughput_pct <= 60"
         ),
     ),
     make_rule(
@@ -210,6 +210,7 @@ RULES: tuple[Rule, ...] = (
             "a plain copy reaches 85-92% on Hopper (tests/recordings/ncu_pointwise_triton.csv: 88%)"
         ),
         all_of="dram_throughput_pct >= 75",
+        unless="sm_over_dram_pct >= 5",
     ),
     make_rule(
         Bottleneck.DIVERGENCE_OR_MASKING,
@@ -284,6 +285,12 @@ RULES: tuple[Rule, ...] = (
         unless="tensor_pipe_pct >= 50, fma_pipe_pct >= 60, xu_pipe_pct >= 60",
     ),
     make_rule(
+        Bottleneck.DRAM_BANDWIDTH,
+        phrase="near the DRAM bandwidth wall, behind a pipe that is busier yet",
+        source="an estimate takes the busiest unit for the limit, and the next ones come second",
+        all_of="dram_throughput_pct >= 75, sm_over_dram_pct >= 5",
+    ),
+    make_rule(
         Bottleneck.LOW_PARALLELISM,
         phrase=(
             "a partial last wave leaves the device half empty: change the tile or use a "
@@ -348,43 +355,14 @@ RULES: tuple[Rule, ...] = (
         any_of="memory_stall_pct >= 40, barrier_stall_pct >= 30",
         unless="dram_throughput_pct >= 60, l2_throughput_pct >= 75, sm_throughput_pct >= 60",
     ),
-)
-
-#: Without counters (CUPTI, static) there is little to go by: these are tried after RULES, on the
-#: bound alone.
-INFERRED: tuple[Rule, ...] = (
     make_rule(
-        Bottleneck.DRAM_BANDWIDTH,
-        phrase="near the DRAM bandwidth wall by its own bytes: only fewer or smaller bytes help",
-        source="the bytes that must move already take three quarters of the time",
-        all_of="speed_of_light >= 0.75, bound_bytes_pct >= 90",
-    ),
-    make_rule(
-        Bottleneck.DRAM_BANDWIDTH,
-        phrase="near the DRAM bandwidth wall by its arguments: only fewer or smaller bytes help",
-        source="the arguments of the launches already take three quarters of the time",
-        all_of="least_dram_pct >= 75",
-    ),
-    make_rule(
-        Bottleneck.REDUNDANT_TRAFFIC,
+        Bottleneck.LATENCY,
         phrase=(
-            "several kernels pass intermediate results through DRAM: fuse them, keep values on "
-            "chip, read inputs once"
+            "programs so small that their own set-up is most of their work: several rows or more "
+            "elements for a program"
         ),
-        source=(
-            "more than one launch for a problem limited by bytes means that values go out and "
-            "come back"
-        ),
-        all_of="launches >= 2, bound_bytes_pct >= 60, speed_of_light <= 0.75",
-        unless="traffic_ratio <= 1.3",
-    ),
-    make_rule(
-        Bottleneck.TENSOR_CORE_IDLE,
-        phrase=(
-            "a matrix product far below the tensor cores' rate: tl.dot with suitable tiles, "
-            "precision splits, deeper pipelining"
-        ),
-        source="limited by tensor cores in the bound and at less than 60% of it",
-        all_of="bound_tensor_pct >= 60, speed_of_light <= 0.6",
+        source="a word a thread is less than the addresses that it is loaded from",
+        all_of="loaded_by_thread <= 4, waves >= 8",
+        unless="dram_throughput_pct >= 75",
     ),
 )

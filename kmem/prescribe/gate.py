@@ -8,8 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.records import Claim, Contract, Diagnosis, Precision
-from kmem.skills import Skill
+from kmem.prescribe.figures import can_move, is_share_of_peak, with_wanted_registers
+from kmem.records import Contract, Diagnosis, Precision
+from kmem.skills import Condition, Skill
 from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS, SOURCE_FEATURES, SYMPTOMS
 
 #: Kinds of tests that may be given up so that something can be offered, in this order.
@@ -28,11 +29,6 @@ FURTHER_BACK = 0.9
 #: skills that say little of themselves would else come before those that say much.
 #: Source: chosen among 0, 1/4, 1/2 and 1 on the tuned half of `tools/retrieval_hits.py`.
 UNKNOWN = 0.5
-
-
-#: Beyond what no claim can move a figure: a share, and what is one at least.
-_MOST = 100.0
-_LEAST = {"traffic_ratio": 1.0, "launches": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +113,7 @@ class Gate:
         self._archs: dict[tuple[str, ...], bool] = {}
         self._treated = (diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else ()
         self._possible = diagnosis.possible if diagnosis else ()
-        self._known = diagnosis.known if diagnosis else {}
+        self._known = with_wanted_registers(diagnosis.known) if diagnosis else {}
         structure = diagnosis.structure if diagnosis else None
         self._written_by = structure.skills if structure else ()
         self._operator_tests: dict[tuple[str, ...], tuple[bool | None, str]] = {}
@@ -161,14 +157,14 @@ class Gate:
             shows = self._shows(skill)
             for condition in (*skill.signature, *skill.structure):
                 holds = condition.holds(self._known)
-                if holds is False:
+                if holds is False and not self._is_guess(condition):
                     return None
                 if holds is None and condition.metric in SOURCE_FEATURES:
                     continue  # there is no text to ask
                 if holds is None:
                     unasked = 0.0 if shows else UNKNOWN
                     tests, unknown = tests + unasked, unknown + unasked
-                tests += holds is not None
+                tests, unknown = tests + (holds is not None), unknown + (holds is False)
             promises = self._promises(skill)
             tests += promises is not None
             unknown += promises is False
@@ -196,7 +192,10 @@ class Gate:
                 if holds is None and (self._shows(skill) or condition.metric in SOURCE_FEATURES):
                     continue  # the graph shows what would be asked, or there is no text
                 state = {True: "holds", False: "does not hold", None: "unknown"}[holds]
-                tests.append(("signature", holds, f"{condition} {state}"))
+                if holds is False and self._is_guess(condition):
+                    tests.append(("estimate", None, f"{condition} {state} by an estimate"))
+                else:
+                    tests.append(("signature", holds, f"{condition} {state}"))
             promises = self._promises(skill)
             if promises is not None:
                 words = "what it claims is still to be had"
@@ -243,6 +242,15 @@ class Gate:
             self._operator_tests[skill.operators] = match_operators(skill, self._operators)
         found = self._operator_tests[skill.operators]
         return (True, self._shown(skill)) if found[0] is not True and self._shows(skill) else found
+
+    def _is_guess(self, condition: Condition) -> bool:
+        """Whether a condition is about a share of a peak that was only estimated; it refuses none.
+
+        An estimate takes the kernel to run at the speed of its busiest unit, and knows of no stall.
+        """
+        diagnosis = self._query.diagnosis
+        estimated = diagnosis is not None and diagnosis.estimated
+        return estimated and is_share_of_peak(condition.metric)
 
     def _asks_graph(self, skill: Skill) -> bool:
         """Whether a pattern is a test of its own, and not another spelling of the operator."""
@@ -323,16 +331,6 @@ class Gate:
             for place, bottleneck in enumerate(self._treated)
             if bottleneck in skill.bottlenecks
         )
-
-
-def can_move(claim: Claim, value: float) -> bool:
-    """Whether a claim about a figure is neither fulfilled already nor beyond what it can be."""
-    if not claim.relative:
-        return value < claim.number if claim.comparison == ">=" else value > claim.number
-    wanted = value * claim.number
-    if claim.comparison == ">=":
-        return not (claim.metric.endswith("_pct") and wanted > _MOST)
-    return value > 0.0 and wanted >= _LEAST.get(claim.metric, 0.0)
 
 
 def _spelled(operators: Sequence[str], patterns: Sequence[str] | None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ without such a class all of them do. The text is parsed, never run.
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeGuard
 
 from kmem.records import Kernel, Structure
 from kmem.vocabulary import SOURCE_FEATURES
@@ -25,6 +26,15 @@ _WORDS: Mapping[str, frozenset[str]] = {
     ),
     "turns": frozenset({"trans", "permute"}),
 }
+#: What copies or converts a tensor in a launch of its own, wherever it is called.
+_COPIES = frozenset(
+    {"clone", "repeat", "repeat_interleave", "cat", "pad", "flip", "roll"}
+    | {"half", "float", "bfloat16"}
+)
+#: What makes of `.contiguous()` a copy; of what is so already it is none.
+_TURNS = frozenset({"t", "transpose", "permute", "movedim", "expand"})
+#: Calls that leave values what they are.
+_MOVES = frozenset({"load", "to", "trans", "permute", "reshape", "broadcast_to"})
 #: Whose words are Triton's; a descriptor has `load` and `store` of its own.
 _LANGUAGES = frozenset({"tl", "language", "libdevice", "math"})
 #: Where a mask stands in a call when it is not named.
@@ -41,16 +51,19 @@ def read_structure(kernel: Kernel) -> Structure | None:
     except (SyntaxError, ValueError):
         return None
     counted: Counter[str] = Counter()
-    for each in _kernels(tree):
-        counted.update(_Text(each).count())
+    for statement in _reached(tree):
+        if isinstance(statement, ast.FunctionDef) and _is_kernel(statement):
+            counted.update(_Text(statement).count())
+        else:
+            counted["copies"] += sum(map(_is_copy, ast.walk(statement)))
     skills = dict.fromkeys(choice.recipe for choice in kernel.choices)
     return Structure(
         {name: float(counted[name]) for name in SOURCE_FEATURES}, tuple(filter(None, skills))
     )
 
 
-def _kernels(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    """The Triton functions that the entry reaches, in the order of the text."""
+def _reached(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The entry and the functions, classes and tables that it reaches, in the order of the text."""
     defined: dict[str, ast.stmt] = {}
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -65,9 +78,7 @@ def _kernels(tree: ast.Module) -> Iterator[ast.FunctionDef]:
         if name in defined and name not in seen:
             seen.add(name)
             waiting += [node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name)]
-    for name, statement in defined.items():
-        if name in seen and isinstance(statement, ast.FunctionDef) and _is_kernel(statement):
-            yield statement
+    yield from (statement for name, statement in defined.items() if name in seen)
 
 
 def _is_kernel(function: ast.FunctionDef) -> bool:
@@ -83,14 +94,21 @@ class _Text:
         self._given: dict[str, list[ast.expr]] = defaultdict(list)
         for node in ast.walk(function):
             if isinstance(node, ast.Assign):
-                names = [each for target in node.targets for each in ast.walk(target)]
-            elif isinstance(node, ast.AugAssign | ast.AnnAssign):
-                names = [node.target]
-            else:
-                continue
-            for name in names:
-                if isinstance(name, ast.Name) and node.value is not None:
-                    self._given[name.id].append(node.value)
+                for target in node.targets:
+                    self._give(target, node.value)
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign) and node.value is not None:
+                self._give(node.target, node.value)
+
+    def _give(self, target: ast.expr, value: ast.expr) -> None:
+        """Note the value of each name of a target, of a tuple's names each its own."""
+        names = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+        for place, name in enumerate(names):
+            own = values[place] if len(values) == len(names) > 1 else value
+            if isinstance(name, ast.Name):
+                self._given[name.id].append(own)
+            elif isinstance(name, ast.Tuple | ast.List):
+                self._give(name, own)
 
     def count(self) -> Counter[str]:
         """How often the text has each feature."""
@@ -109,7 +127,25 @@ class _Text:
             elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
                 found["divisions"] += self._hangs_on(node.left, _is_lanes)
         found["rereads"] = self._count_rereads()
+        found["copies"] = self._only_moves()
         return found
+
+    def _only_moves(self) -> bool:
+        """Whether all that is stored was loaded and is not changed, only moved."""
+        stores = [node for node in ast.walk(self._function) if _is_store(node)]
+        return bool(stores) and all(self._is_moved(store.args[1]) for store in stores)
+
+    def _is_moved(self, value: ast.expr, depth: int = 8) -> bool:
+        """Whether a value is a load, be it turned, converted or by way of names."""
+        if isinstance(value, ast.Name) and depth:
+            made = self._given[value.id]
+            return bool(made) and all(self._is_moved(each, depth - 1) for each in made)
+        if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
+            return False
+        if value.func.attr not in _MOVES:
+            return False
+        read = value.func.value if _word(value) == "" else next(iter(value.args), value.func)
+        return _is_load(value) or self._is_moved(read, depth)
 
     def _hangs_on(
         self,
@@ -182,6 +218,20 @@ def _is_masked(call: ast.Call, word: str) -> bool:
 
 def _is_load(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and _word(node) == "load"
+
+
+def _is_store(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and _word(node) == "store" and len(node.args) > 1
+
+
+def _is_copy(node: ast.AST) -> bool:
+    """Whether a call of the host copies or converts a tensor."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    if node.func.attr in _COPIES:
+        return True
+    turned = {getattr(getattr(each, "func", None), "attr", "") for each in ast.walk(node.func)}
+    return node.func.attr in ("contiguous", "reshape") and not _TURNS.isdisjoint(turned)
 
 
 def _is_lanes(node: ast.AST) -> bool:

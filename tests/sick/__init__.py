@@ -5,21 +5,33 @@
 - elements.py: pointwise operators, copies and gathers.
 - products.py: matrix products and attention.
 - windows.py: convolutions, poolings, scans and losses.
+- layers.py: poolings, convolutions and norms of images.
+- chains.py: forwards of several launches, and ill chosen lanes, loops and updates.
+- crossed.py: sicknesses of rows and elements in the families of other operators.
+- habits.py: habits of hand-written kernels, over operators of every family.
+- tiles.py: tiles, orders and chains of products, and attention beyond one head.
 
 What is right for a kind follows from how its sickness is made, and was written down before
-retrieval was run on any of them (2026-11-23). `tools/collect_labelled.py` compiles and profiles
-them.
+retrieval was run on any of them (2026-11-23; of the last five modules 2026-11-29).
+`tools/collect_labelled.py` compiles and profiles them.
 """
 
 from sick.case import SickKernel
+from sick.chains import chain_cases
+from sick.crossed import crossed_cases
 from sick.elements import element_cases
+from sick.habits import habit_cases
+from sick.layers import layer_cases
 from sick.products import product_cases
 from sick.rows import row_cases
+from sick.tiles import tile_cases
 from sick.windows import window_cases
 
 
 def sick_kernels() -> list[SickKernel]:
     """Every case, by name."""
-    cases = [*row_cases(), *element_cases(), *product_cases(), *window_cases()]
+    makers = (row_cases, element_cases, product_cases, window_cases)
+    later = (layer_cases, chain_cases, tile_cases, habit_cases, crossed_cases)
+    cases = [case for make in (*makers, *later) for case in make()]
     assert len({case.name for case in cases}) == len(cases)
     return sorted(cases, key=lambda case: case.name)

@@ -13,12 +13,12 @@ import triton.language as tl
 
 
 class Model(torch.nn.Module):
-    def forward(self, {arguments}):
+{made}    def forward(self, {arguments}):
 {reference}
 
 
 class ModelNew(torch.nn.Module):
-    def forward(self, {arguments}):
+{made}    def forward(self, {arguments}):
 {forward}
 
 
@@ -46,7 +46,8 @@ class SickKernel:
 class Body:
     """The parts of a problem's text: Triton functions, what they stand for, and how they run.
 
-    `inputs` makes the inputs, `arguments` names them; `reference` and `forward` are statements.
+    `inputs` makes the inputs, `arguments` names them; `reference` and `forward` are statements, and
+    so is `made`, which gives both modules their parameters.
     """
 
     kernels: str
@@ -54,6 +55,7 @@ class Body:
     forward: str
     inputs: str = "torch.randn(ROWS, COLUMNS)"
     arguments: str = "x"
+    made: str = ""
 
 
 def make_case(
@@ -72,7 +74,9 @@ def make_case(
             text = text.replace(word, str(value))
         return dedent(text).strip("\n")
 
+    made = f"super().__init__()\n{filled(body.made)}"
     text = _TEXT.format(
+        made=f"    def __init__(self):\n{indent(made, ' ' * 8)}\n\n" if body.made else "",
         name=name,
         kernels=filled(body.kernels),
         arguments=body.arguments,

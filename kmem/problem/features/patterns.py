@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 
+from kmem.problem.features import axes
 from kmem.problem.features.families import Families, word_of
 from kmem.problem.features.spelled import (
     scaled_by_spread,
@@ -70,15 +71,22 @@ def _product_summed_over_columns(known: Families) -> bool:
     return True in _sums_of_products(known)
 
 
-def _reads(known: Families, readers: tuple[str, ...], read: tuple[str, ...]) -> bool:
-    """Whether a node of some families reads one of others."""
+def _reads(
+    known: Families,
+    readers: tuple[str, ...],
+    read: tuple[str, ...],
+    through: tuple[str, ...] = ("layout",),
+) -> bool:
+    """Whether a node of some families reads one of others, behind those looked through."""
     return any(
-        known.family(name) in read for node in known.of(*readers) for name in known.sources(node)
+        known.family(name) in read
+        for node in known.of(*readers)
+        for name in known.sources(node, through)
     )
 
 
 def _reduced_product(known: Families) -> bool:
-    return _reads(known, ("reduction", "softmax"), _PRODUCTS)
+    return _reads(known, ("reduction", "softmax"), _PRODUCTS, ("layout", "pointwise"))
 
 
 def _chained_products(known: Families) -> bool:
@@ -86,7 +94,7 @@ def _chained_products(known: Families) -> bool:
 
 
 def _pointwise_before_product(known: Families) -> bool:
-    return _reads(known, _PRODUCTS, ("pointwise",))
+    return _reads(known, _PRODUCTS, ("pointwise", "norm"))
 
 
 def _pointwise_after_product(known: Families) -> bool:
@@ -241,12 +249,14 @@ def _permuted_product(known: Families) -> bool:
     return False
 
 
-def _depthwise_then_pointwise(known: Families) -> bool:
+def _independent_products(known: Families) -> bool:
+    """Whether two products neither wait for each other nor read one tensor."""
+    nodes = list(known.of(*_PRODUCTS))[:16]
+    read = {node.name: set(known.sources(node)) for node in nodes}
     return any(
-        known.names.get(name) == "depthwise_conv"
-        for node in known.of("convolution")
-        if known.names[node.name] != "depthwise_conv"
-        for name in known.sources(node, ("layout", "pointwise", "norm"))
+        not read[first.name] & read[second.name]
+        and not known.graph.depends_on(second.name, [first.name])
+        for first, second in combinations(nodes, 2)
     )
 
 
@@ -265,7 +275,7 @@ _PATTERNS: Mapping[str, Callable[[Families], bool]] = {
     "shifted_scan": _shifted_scan,
     "rotated_halves": _rotated_halves,
     "monotone_before_max": _monotone_before_max,
-    "depthwise_then_pointwise": _depthwise_then_pointwise,
+    "depthwise_then_pointwise": axes.depthwise_then_pointwise,
     "recurrence": _recurrence,
     "picked_log_softmax": _picked_log_softmax,
     "softmax_between_products": _softmax_between_products,
@@ -274,4 +284,17 @@ _PATTERNS: Mapping[str, Callable[[Families], bool]] = {
     "scaled_by_squares": scaled_by_squares,
     "scaled_by_spread": scaled_by_spread,
     "shared_exponentials": shared_exponentials,
+    "independent_products": _independent_products,
+    "few_channels": axes.few_channels,
+    "outer_reduction": axes.outer_reduction,
+    "norm_over_outer_axis": axes.norm_over_outer_axis,
+    "repeated_heads": axes.repeated_heads,
+    "masked_attention": axes.masked_attention,
+    "concatenated_results": axes.concatenated_results,
+    "turned_result": axes.turned_result,
+    "prepared_weight": axes.prepared_weight,
+    "affine_after_product": axes.affine_after_product,
+    "pooled_transposed": axes.pooled_transposed,
+    "symmetric_product": axes.symmetric_product,
+    "step_without_effect": axes.step_without_effect,
 }
