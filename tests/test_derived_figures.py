@@ -166,7 +166,7 @@ def test_where_nothing_tells_the_diagnosis_names_what_would(
     assert len(found.tests) == 2
     assert found.tests[0].counters and all(test.metric in found.summary for test in found.tests)
     # the bound is set by bytes, so the figures of memory would tell
-    assert {test.metric for test in found.tests} == {"memory_stall_pct", "dram_throughput_pct"}
+    assert {test.metric for test in found.tests} == {"memory_stall_pct", "sector_efficiency_pct"}
     # a figure that is known rules out what it speaks of
     busy = replace(compiled.launches[1], metrics={"derived__sm_throughput_pct": 5.0})
     ruled_out = diagnose(replace(compiled, launches=(busy,)), H200, NEEDED, latency_ms=None)
