@@ -26,6 +26,10 @@ def test_time_that_several_hold_counts_once_and_gaps_do_not() -> None:
     (found,) = measure_utilisation({"GPU-1": holds, "GPU-2": []})
     assert (found.span_s, found.held_s, found.alone_s) == (100.0, 80.0, 30.0)
     assert found.held_for_s == {"screening": 70.0, "timing": 30.0}
+    assert (found.times, found.longest_s) == (
+        {"screening": 2, "timing": 2},
+        {"screening": 40.0, "timing": 20.0},
+    )
     assert describe_utilisation([found]) == (
         "GPU-1: in use 80% of 1.7 min between its first and last measurement, timing alone 30%; "
         "of its holders' time screening 70%, timing 30%"

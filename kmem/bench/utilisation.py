@@ -35,7 +35,10 @@ class Utilisation:
     span_s: float
     held_s: float
     alone_s: float
-    held_for_s: Mapping[str, float] = field(default_factory=dict)  # by purpose, of all holders
+    # by purpose: the seconds of all holders, how often it was held, and the longest hold
+    held_for_s: Mapping[str, float] = field(default_factory=dict)
+    times: Mapping[str, int] = field(default_factory=dict)
+    longest_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
@@ -70,8 +73,11 @@ def measure_utilisation(holds: Mapping[str, Sequence[Hold]]) -> list[Utilisation
             continue
         span_s = max(hold.end for hold in own) - min(hold.begin for hold in own)
         held_for_s: Counter[str] = Counter()
+        longest_s: Counter[str] = Counter()
         for hold in own:
-            held_for_s[hold.purpose] += hold.end - hold.begin
+            seconds = hold.end - hold.begin
+            held_for_s[hold.purpose] += seconds
+            longest_s[hold.purpose] = max(longest_s[hold.purpose], seconds)
         found.append(
             Utilisation(
                 gpu,
@@ -79,6 +85,8 @@ def measure_utilisation(holds: Mapping[str, Sequence[Hold]]) -> list[Utilisation
                 _joined_s(own),
                 _joined_s(hold for hold in own if hold.alone),
                 dict(held_for_s.most_common()),
+                dict(Counter(hold.purpose for hold in own)),
+                dict(longest_s.most_common()),
             )
         )
     return found
