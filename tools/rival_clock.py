@@ -14,7 +14,7 @@ out).
 
 KernelBench's convention makes weights equal: the same seed before both constructors, and no more.
 A kernel runs under the switches of the whole process (TF32, cuDNN's) that its own file sets;
-whatever is beside it runs under PyTorch's defaults.
+whatever is beside it runs under those that the problem's file leaves, PyTorch's defaults mostly.
 """
 
 import copy

@@ -6,7 +6,7 @@ it was held for is counted in the seconds of all holders: of two that share it e
 """
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -72,21 +72,19 @@ def measure_utilisation(holds: Mapping[str, Sequence[Hold]]) -> list[Utilisation
         if not own:
             continue
         span_s = max(hold.end for hold in own) - min(hold.begin for hold in own)
-        held_for_s: Counter[str] = Counter()
-        longest_s: Counter[str] = Counter()
+        lengths: dict[str, list[float]] = defaultdict(list)
         for hold in own:
-            seconds = hold.end - hold.begin
-            held_for_s[hold.purpose] += seconds
-            longest_s[hold.purpose] = max(longest_s[hold.purpose], seconds)
+            lengths[hold.purpose].append(hold.end - hold.begin)
+        by_time = sorted(lengths, key=lambda purpose: -sum(lengths[purpose]))
         found.append(
             Utilisation(
                 gpu,
                 span_s,
                 _joined_s(own),
                 _joined_s(hold for hold in own if hold.alone),
-                dict(held_for_s.most_common()),
-                dict(Counter(hold.purpose for hold in own)),
-                dict(longest_s.most_common()),
+                {purpose: sum(lengths[purpose]) for purpose in by_time},
+                {purpose: len(lengths[purpose]) for purpose in by_time},
+                {purpose: max(lengths[purpose]) for purpose in by_time},
             )
         )
     return found

@@ -213,6 +213,12 @@ def _tiles() -> Iterator[SickKernel]:
 
 def _orders() -> Iterator[SickKernel]:
     tiles = "64, 64, 32, num_warps=4"
+    reduced = f"""
+    y = multiplied(a, b, {tiles})
+    out = y.new_empty(y.shape[0])
+    joined[(y.shape[0],)](y, out, y.shape[1], BLOCK=1024)
+    return out
+    """
     for kind, name, right, reference, forward, inputs, words in (
         (
             "a product of matrices before that with a vector",
@@ -237,12 +243,7 @@ def _orders() -> Iterator[SickKernel]:
             "linear, sum",
             ("collapse-linear-then-sum",),
             "return torch.matmul(a, b).sum(1)",
-            f"""
-            y = multiplied(a, b, {tiles})
-            out = y.new_empty(y.shape[0])
-            joined[(y.shape[0],)](y, out, y.shape[1], BLOCK=1024)
-            return out
-            """,
+            reduced,
             "torch.randn(8192, 2048), torch.randn(2048, 4096)",
             {"FIRST": "0.0", "JOINED": "acc + v", "END": "tl.sum(acc, 0)"},
         ),
@@ -251,12 +252,7 @@ def _orders() -> Iterator[SickKernel]:
             "linear, max",
             ("reduce-after-gemm",),
             "return torch.matmul(a, b).amax(1)",
-            f"""
-            y = multiplied(a, b, {tiles})
-            out = y.new_empty(y.shape[0])
-            joined[(y.shape[0],)](y, out, y.shape[1], BLOCK=1024)
-            return out
-            """,
+            reduced,
             "torch.randn(16384, 256), torch.randn(256, 32768)",
             {"FIRST": "-1e30", "JOINED": "tl.maximum(acc, v)", "END": "tl.max(acc, 0)"},
         ),
@@ -265,12 +261,7 @@ def _orders() -> Iterator[SickKernel]:
             "distances, logsumexp",
             ("reduce-after-gemm",),
             "return torch.matmul(a, b).exp().sum(1).log()",
-            f"""
-            y = multiplied(a, b, {tiles})
-            out = y.new_empty(y.shape[0])
-            joined[(y.shape[0],)](y, out, y.shape[1], BLOCK=1024)
-            return out
-            """,
+            reduced,
             "torch.rand(16384, 64), torch.rand(64, 65536)",
             {"FIRST": "0.0", "JOINED": "acc + tl.exp(v)", "END": "tl.log(tl.sum(acc, 0))"},
         ),

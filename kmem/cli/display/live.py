@@ -34,7 +34,6 @@ class LiveDisplay(AbstractContextManager[Callable[[Event], None]], Generic[Event
     def __enter__(self) -> Callable[[Event], None]:
         console = Console(stderr=True)
         if not console.is_terminal:
-            self._spoke_at = time.monotonic()
             threading.Thread(target=self._break_silences, daemon=True).start()
             return self._speak
         self._live = Live(

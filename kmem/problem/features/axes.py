@@ -6,13 +6,13 @@ patterns.py names them, beside those that show in which operator reads which.
 import math
 from collections.abc import Iterator
 
-from kmem.problem.features.families import Families, word_of
+from kmem.problem.costs.vendor import vendor_convolution
+from kmem.problem.features.families import TURNS, Families, word_of
 from kmem.problem.graph import Node
 
 #: Input channels up to which a convolution leaves most of a tensor-core tile empty.
 #: Source: skills/direct-conv-few-channels.
 _FEW_CHANNELS = 8
-_TURNS = frozenset({"permute", "transpose", "t", "movedim"})
 _COPIES = frozenset({"contiguous", "clone", "reshape", "to", "_to_copy", "cat", "stack", "pad"})
 _REPEATS = frozenset({"repeat_interleave", "expand", "repeat"})
 _MASKS = frozenset({"masked_fill", "where", "tril", "triu"})
@@ -22,20 +22,19 @@ _AFFINE = frozenset({"mul", "add", "sub", "div"})
 def few_channels(known: Families) -> bool:
     """Whether a convolution, not a depthwise one, has few input channels a group."""
     return any(
-        known.graph.spec(weight).shape[1] <= _FEW_CHANNELS and not is_depthwise(known, node)
+        (called := vendor_convolution(known.graph, node)) is not None
+        and called.channels_in <= _FEW_CHANNELS
+        and not called.is_depthwise
         for node in known.of("convolution")
-        if (weight := _second(node))
     )
 
 
 def is_depthwise(known: Families, node: Node) -> bool:
     """Whether a convolution has a group for each of its several input channels."""
-    weight, read = _second(node), next(iter(node.refs()), "")
-    if known.family(node.name) != "convolution" or not weight:
+    if known.family(node.name) != "convolution":
         return False
-    taps, channels = known.graph.spec(weight).shape[2:], known.graph.spec(read).shape
-    alone = known.graph.spec(weight).shape[1] == 1
-    return alone and len(channels) == len(taps) + 2 and channels[1] > 1
+    called = vendor_convolution(known.graph, node)
+    return called is not None and called.is_depthwise
 
 
 def depthwise_then_pointwise(known: Families) -> bool:
@@ -113,7 +112,7 @@ def turned_result(known: Families) -> bool:
     """Whether a product's or an attention's result is turned and then copied."""
     return any(
         word_of(node) in _COPIES
-        and not _TURNS.isdisjoint(known.passed(node.name))
+        and not TURNS.isdisjoint(known.passed(node.name))
         and any(known.family(name) in ("matmul", "attention") for name in known.sources(node))
         for node in known.of("layout")
     )
@@ -162,8 +161,8 @@ def symmetric_product(known: Families) -> bool:
         first, *others = node.refs() or ("",)
         for second in others:
             one, two = list(known.passed(first)), list(known.passed(second))
-            turned = _TURNS.isdisjoint(one) != _TURNS.isdisjoint(two)
-            if turned and _root(known, first) == _root(known, second):
+            turned = TURNS.isdisjoint(one) != TURNS.isdisjoint(two)
+            if turned and known.origin(first) == known.origin(second):
                 return True
     return False
 
@@ -179,20 +178,8 @@ def step_without_effect(known: Families) -> bool:
     )
 
 
-def _second(node: Node) -> str:
-    return node.refs()[1] if len(node.refs()) > 1 else ""
-
-
 def _is_product(known: Families, name: str) -> bool:
     return known.family(name) in ("matmul", "convolution", "conv_transpose")
-
-
-def _root(known: Families, name: str) -> str:
-    node = known.graph.node(name)
-    while node is not None and known.family(name) == "layout":
-        name = next(iter(node.refs()), "")
-        node = known.graph.node(name)
-    return name
 
 
 def _reduced(node: Node) -> Iterator[int]:

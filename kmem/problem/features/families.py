@@ -6,6 +6,9 @@ from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.table import find_operator
 from kmem.vocabulary import OPERATORS
 
+#: Views that turn the axes of a tensor.
+TURNS = frozenset({"permute", "transpose", "t", "movedim"})
+
 
 class Families:
     """A graph with the family of each node, and ways through it."""
@@ -52,9 +55,18 @@ class Families:
 
     def passed(self, name: str) -> Iterator[str]:
         """What the copies and views in a row before a value are called: "permute"."""
+        return map(word_of, self._views(name))
+
+    def origin(self, name: str) -> str:
+        """The value that the copies and views in a row before a value begin with."""
+        for view in self._views(name):
+            name = next(iter(view.refs()), "")
+        return name
+
+    def _views(self, name: str) -> Iterator[Node]:
         node = self.graph.node(name)
         while node is not None and self.family(node.name) == "layout":
-            yield word_of(node)
+            yield node
             node = self.graph.node(next(iter(node.refs()), ""))
 
 

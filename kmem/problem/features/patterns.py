@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 
 from kmem.problem.features import axes
-from kmem.problem.features.families import Families, word_of
+from kmem.problem.features.families import TURNS, Families, word_of
 from kmem.problem.features.spelled import (
     scaled_by_spread,
     scaled_by_squares,
@@ -25,7 +25,6 @@ _MANY_STEPS = 16
 #: Products alike from which on one launch for all is worth it.
 _MANY_PRODUCTS = 4
 _MONOTONE = frozenset({"relu", "relu6", "sigmoid", "tanh", "exp", "clamp", "leaky_relu"})
-_TURNS = frozenset({"permute", "transpose", "t", "movedim"})
 _SHIFTS = frozenset({"flip", "cat", "pad", "constant_pad_nd", "roll"})
 _PARTS = frozenset({"select", "slice", "getitem", "narrow"})
 _PRODUCTS = ("matmul", "convolution", "conv_transpose")
@@ -242,7 +241,7 @@ def _permuted_product(known: Families) -> bool:
         waiting = list(known.graph.users(node.name))
         while turned and waiting:
             reader = waiting.pop()
-            if word_of(reader) in _TURNS:
+            if word_of(reader) in TURNS:
                 return True
             if known.family(reader.name) == "layout":
                 waiting += known.graph.users(reader.name)
