@@ -568,6 +568,31 @@ def test_interrupt_ends_the_waits_of_other_threads_and_later_calls_work(
         assert ask(provider, server).text == "ok"
 
 
+def test_an_interrupt_while_the_sdk_is_imported_keeps_the_question_from_being_put(
+    provider: HttpProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importing = threading.Event()
+    imported = threading.Event()
+    find_client = provider._client
+
+    def slow_import(base_url: str | None) -> tuple[object, str]:
+        importing.set()
+        assert imported.wait(60)
+        return find_client(base_url)
+
+    with ScriptedServer(in_order(Reply("ok"))) as server, ThreadPoolExecutor(1) as pool:
+        with monkeypatch.context() as patches:
+            patches.setattr(provider, "_client", slow_import)
+            asked = pool.submit(ask, provider, server)
+            assert importing.wait(60)
+            provider.interrupt()
+            imported.set()
+            with pytest.raises(ProviderError, match="Interrupted before the question was put"):
+                asked.result(timeout=60)
+        assert not server.requests
+        assert ask(provider, server).text == "ok"
+
+
 def test_ctrl_c_ends_a_wait_at_once(provider: HttpProvider) -> None:
     with ScriptedServer(in_order(Reply(status=429, retry_after="15"))) as server:
         timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 #: Hosted models begin to answer 429 above a handful of long requests.
 AT_ONCE = 8
-#: How long an interrupted process waits for its threads to note where they stood.
-_GRACE_S = 2.0
+#: How long an interrupted process waits for its threads to note where they stood: on a busy machine
+#: a note's way to the disk takes a second.
+_GRACE_S = 5.0
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")

@@ -97,10 +97,11 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
 
     def complete(self, request: ModelRequest) -> Completion:
         """See `Provider.complete`."""
-        client, base_url = self._client(request.base_url)
-        # from here on: importing the SDK takes a second or two
-        deadline = time.monotonic() + request.timeout_s
+        # before the SDK is imported, which takes a second or two: an interrupt may come meanwhile
         interrupted = self._interrupted
+        client, base_url = self._client(request.base_url)
+        # from here on, for the same reason
+        deadline = time.monotonic() + request.timeout_s
 
         def attempt() -> Completion:
             answer = Answer(request, base_url, deadline, interrupted)

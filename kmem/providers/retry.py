@@ -69,7 +69,8 @@ def retrying(
     Args:
         seed: of the jitter.
         deadline: on the clock of time.monotonic; no wait ends after it.
-        interrupted: when it is set, waiting stops. In the main thread Ctrl-C ends a wait, too.
+        interrupted: when it is set, nothing more is tried and waiting stops. In the main thread
+            Ctrl-C ends a wait, too.
 
     Raises:
         ProviderError: if the last try failed, the next wait would go past the deadline, or the call
@@ -78,6 +79,8 @@ def retrying(
     start = time.monotonic()
     delays_s = backoff.delays_s(seed)
     for tried in range(1, backoff.tries + 1):
+        if interrupted.is_set():
+            raise ProviderError("Interrupted before the question was put")
         try:
             return attempt()
         except TryAgain as ex:
