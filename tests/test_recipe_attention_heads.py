@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from all_pairs import all_pairs
 
 from kmem.devices import named_target
 from kmem.records import Contract
@@ -53,12 +54,16 @@ def check(source: str, tolerance: float = 1e-6) -> object:
     return site
 
 
-@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("float32", 1e-6), ("float16", 1e-3), ("bfloat16", 8e-3)]
+    ("options", "precision", "turned"),
+    all_pairs(
+        ["", ", is_causal=True"],
+        [("float32", 1e-6), ("float16", 1e-3), ("bfloat16", 8e-3)],
+        [False, True],
+    ),
 )
-@pytest.mark.parametrize("options", ["", ", is_causal=True"])
-def test_grouped_queries_read_the_head_that_they_share(options, dtype, tolerance, turned):
+def test_grouped_queries_read_the_head_that_they_share(options, precision, turned):
+    dtype, tolerance = precision
     source = problem(f"{GIVEN}(q, k, v, enable_gqa=True{options})", dtype, turned)
     site = check(source, tolerance)
     assert site.detail.shared == 3 and site.detail.key_heads == 4

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from all_pairs import all_pairs
 from compile_sm90 import compile_jobs
 
 from kmem.devices import named_target
@@ -169,12 +170,16 @@ def visible_pairs(source: str) -> int:
 
 
 @pytest.mark.slow(after=3)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize(("queries", "keys"), [(40, 40), (21, 45), (45, 21), (48, 32)])
 @pytest.mark.parametrize(
-    "spelling", ["ones triu", "full added", "shifted", "window", "anticausal", "triu and tril"]
+    ("spelling", "sizes", "dtype"),
+    all_pairs(
+        ["ones triu", "full added", "shifted", "window", "anticausal", "triu and tril"],
+        [(40, 40), (21, 45), (45, 21), (48, 32)],
+        ["float32", "float16", "bfloat16"],
+    ),
 )
-def test_skipped_blocks_leave_what_torch_computes(spelling, queries, keys, dtype):
+def test_skipped_blocks_leave_what_torch_computes(spelling, sizes, dtype):
+    queries, keys = sizes
     masked, before, _ = SPELLINGS[spelling]
     source = problem(masked, queries, keys, dtype, before)
     _, site = site_of(source)
@@ -204,10 +209,15 @@ def test_rows_that_see_nothing_are_nan_as_in_torch(spelling, queries, keys, dtyp
 
 
 @pytest.mark.slow(after=2)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("special", [float("nan"), float("inf")])
-@pytest.mark.parametrize("operand", [1, 2])
-@pytest.mark.parametrize("spelling", ["ones triu", "full added", "window"])
+@pytest.mark.parametrize(
+    ("spelling", "operand", "special", "dtype"),
+    all_pairs(
+        ["ones triu", "full added", "window"],
+        [1, 2],
+        [float("nan"), float("inf")],
+        ["float32", "float16"],
+    ),
+)
 def test_what_is_hidden_and_not_finite_reaches_what_it_does_in_torch(
     spelling, operand, special, dtype
 ):
@@ -386,18 +396,20 @@ def held_in_a_buffer(mask: str, masked: str, dtype: str) -> str:
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(
-    "masked",
-    [
-        f"s.masked_fill(self.m[:L, :S] == 0, {LEAST})",
-        "s.masked_fill(self.m == 0, -30.0)",
-        "torch.where(self.m[None] > 0, s, -torch.inf)",
-        "s.masked_fill(~self.m.bool(), -torch.inf)",
-        "s + self.b[None, None]",
-    ],
+    ("mask", "masked", "dtype"),
+    all_pairs(
+        list(HELD),
+        [
+            f"s.masked_fill(self.m[:L, :S] == 0, {LEAST})",
+            "s.masked_fill(self.m == 0, -30.0)",
+            "torch.where(self.m[None] > 0, s, -torch.inf)",
+            "s.masked_fill(~self.m.bool(), -torch.inf)",
+            "s + self.b[None, None]",
+        ],
+        ["float32", "float16"],
+    ),
 )
-@pytest.mark.parametrize("mask", HELD)
 def test_a_mask_of_a_buffer_is_looked_at_once(mask, masked, dtype, monkeypatch):
     monkeypatch.setattr(sys.modules[type(RECIPE).__module__].Attention, "skips", SKIPS)
     source = held_in_a_buffer(HELD[mask], masked, dtype)

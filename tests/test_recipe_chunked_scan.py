@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from all_pairs import all_pairs
 from chunked_scans import FADING, FIRST, product, steps
 from compile_sm90 import compile_jobs
 
@@ -99,9 +100,10 @@ def plant(inputs: list[torch.Tensor], which: int, value: float) -> None:
 
 
 @pytest.mark.slow(after=4)
-@pytest.mark.parametrize("value", [float("inf"), float("nan"), float("-inf")])
-@pytest.mark.parametrize("which", range(4))
-@pytest.mark.parametrize("write", [product, steps])
+@pytest.mark.parametrize(
+    ("write", "which", "value"),
+    all_pairs([product, steps], range(4), [float("inf"), float("nan"), float("-inf")]),
+)
 def test_what_is_not_finite_is_where_it_is_in_eager(write, which: int, value: float) -> None:
     """A masked product spreads it to earlier chunks, steps do not."""
     source = write((1, 3, 16, 2, 5, 17), a=FADING)
