@@ -128,6 +128,26 @@ OTHERS = {
     "of one element": ("torch.cat((x.flatten()[:1], x.flatten()[3:4] + 1))", None),
     "reshaped within": ("torch.cat((x * 2, x), 0).view(2, -1).t() + 1", None),
     "expanded": ("torch.cat((x[:, :1].expand(4, 9), x), 1) * 2", 2),
+    "zeros in front": ("torch.cat((torch.zeros_like(x[:, :2]), x), 1) * 2 + 1", 2),
+    "numbers behind": ("torch.cat((x, torch.full((4, 3), 0.5), torch.ones(4, 1)), 1).exp()", 3),
+    "padded": ("F.pad(x * 2, (2, 1)) + 1", 3),
+    "padded in two dimensions": ("F.pad(torch.sigmoid(x), (2, 0, 1, 3), value=-1.5) * 2", 4),
+    "padded, then computed": ("F.pad(x, (0, 0, 1, 1)).exp()", 3),
+    "padded with infinity": ("F.pad(x, (1, 0), value=float('-inf')).exp()", 2),
+    "a short filter": ("y = F.pad(x, (2, 0))\ny[:, :-2] * 0.5 + y[:, 1:-1] * 0.3 + y[:, 2:]", 2),
+    "a cut that reads no padding": ("F.pad(x * 3, (2, 2))[:, 2:-2] + 1", 1),
+    "nearest": ("F.interpolate((x * 2)[None, None], scale_factor=2, mode='nearest') + 1", 1),
+    "nearest by four along rows": (
+        "F.interpolate(x[None].exp(), scale_factor=4) * c[:, 0, None]",
+        1,
+    ),
+    "nearest, then beside": (
+        "y = F.interpolate(x[None], size=18)[0]\ntorch.cat((y.tanh(), torch.cat((x, x), 1)), 0)",
+        None,
+    ),
+    "shuffled": ("F.pixel_shuffle(x[:, :8].reshape(8, 2, 2) + 1, 2).relu()", None),
+    "unshuffled": ("F.pixel_unshuffle((x[:, :8] * 2).reshape(2, 4, 4), 2).exp()", None),
+    "shuffled by three": ("F.pixel_shuffle(x.reshape(9, 2, 2), 3) * -1", None),
 }
 
 
@@ -191,6 +211,10 @@ APART = {
         "torch.cat((x * 2, x), 1).reshape(9, 8) + 1",
         [["mul", "cat"], ["add"]],
     ),
+    "other paddings": ("F.pad((x * 2)[None], (2, 1), mode='reflect') + 1", [["mul"], ["add"]]),
+    "less than nothing around": ("F.pad(x * 2, (-1, 2)) + 1", [["mul"], ["add"]]),
+    "nearest by three": ("F.interpolate((x * 2)[None], scale_factor=3) + 1", [["mul"], ["add"]]),
+    "padding alone": ("F.pad(x, (1, 1))", []),
     "a part that its maker writes in its place": (
         "torch.cat((torch.relu(x), x @ x.t() @ x), 0)",
         [["relu"]],
@@ -275,6 +299,42 @@ def test_rotary_embeddings_move_whole_vectors_and_spill_nothing() -> None:
         assert kernel["registers"] <= 64
         assert kernel["wide_loads"] == wide_loads
         assert "convert_layout" not in kernel["ttgir"] and "i64" not in kernel["ttgir"]
+
+
+ELSEWHERE = {
+    "a short filter": (
+        """
+        u, z = x.chunk(2, -1)
+        p = F.pad(u, (0, 0, 3, 0))
+        y = p[:, :-3] * c[:, 0] + p[:, 1:-2] * c[:, 1] + p[:, 2:-1] * c[:, 2] + u * c[:, 3]
+        F.silu(y) * F.silu(z)
+        """,
+        ("torch.ones(8, 512, 3072)", "torch.ones(1536, 4)"),
+    ),
+    "shuffled": (
+        "F.leaky_relu(F.pixel_shuffle(x, 2), 0.1) * c",
+        ("torch.ones(8, 256, 64, 64)", "torch.ones(1)"),
+    ),
+    "nearest": (
+        "F.silu(F.interpolate(x, scale_factor=2)) * c",
+        ("torch.ones(8, 64, 64, 64)", "torch.ones(1)"),
+    ),
+    "padded": ("F.pad(x * 2, (1, 1, 1, 1)) + c", ("torch.ones(8, 64, 64, 64)", "torch.ones(1)")),
+}
+
+
+@pytest.mark.slow
+def test_what_goes_elsewhere_is_written_in_few_registers_at_offsets_of_32_bits() -> None:
+    jobs = []
+    for body, inputs in ELSEWHERE.values():
+        source = problem(body, *inputs, parameters="x, c")
+        (site,) = PointwiseRecipe().match(trace_source(source)[1], Contract())
+        settings = PointwiseRecipe().space(site, H200).settings()
+        best = min(settings, key=lambda each: PointwiseRecipe().cost_ms(site, each, H200))
+        jobs.append(("fuse-pointwise-chain", source, "match", best))
+    for (kernel,) in compile_jobs(jobs, "ttgir"):
+        assert kernel["stack"] == kernel["local"] == 0
+        assert kernel["registers"] <= 64 and "i64" not in kernel["ttgir"]
 
 
 @pytest.mark.slow

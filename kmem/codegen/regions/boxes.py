@@ -1,16 +1,16 @@
-"""Regions whose results are put together from parts: from nodes to statements, box by box.
+"""Regions around values whose elements are put elsewhere: from nodes to statements, box by box.
 
-Nothing is loaded or computed that a concatenation then only copies. Every output is cut into boxes
-until each value in them comes from one part (indices.py); boxes of the same sizes that read the
-same elements are one region, which loads them once and stores several parts. Others become regions
-beside it, whose programs are of the same launch.
+Nothing is loaded or computed that a concatenation, padding or shuffle then only copies. Every
+output is cut into boxes until each value in them comes from one part (stepping.py); boxes of the
+same sizes that read the same elements are one region, which loads them once and stores several
+parts. Others become regions beside it, whose programs are of the same launch.
 
 Example: x * cos + cat((-right, left), -1) * sin, where left and right are the halves of x, becomes
 one region over half of the elements. It loads both halves of x, cos and sin, and stores
 left * cos + -right * sin and right * cos + left * sin, each in its half of the output.
 
-Covered: pointwise operators, casts, views and copies as indices.py knows them, of floats and masks.
-Not covered: operators along channels (batch norm, PReLU), reductions, constants.
+Covered: pointwise operators, casts, views and copies as stepping.py knows them, numbers everywhere,
+of floats and masks. Not covered: operators along channels (batch norm, PReLU), reductions.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,16 +23,14 @@ from kmem.codegen.regions.indices import (
     NeedsCut,
     NotAffine,
     broadcast,
-    moves_elements,
-    puts_together,
-    step_back,
     whole_box,
 )
 from kmem.codegen.regions.pointwise import write_pointwise
 from kmem.codegen.regions.region import Load, Map, Region, RegionAxis, Store, simplify_axes
+from kmem.codegen.regions.stepping import moves_elements, puts_together, rearranges, step_back
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
-from kmem.problem.operators.expressions import variable
+from kmem.problem.operators.expressions import variable, write_number
 from kmem.problem.operators.table import find_operator, may_be_view
 from kmem.recipes import Operand
 from kmem.records import TensorSpec
@@ -192,7 +190,10 @@ class _Body:
         node = self.graph.node(name)
         if not moves_elements(self.graph, node):
             return self._compute(node, index)
-        source, place = step_back(self.graph, node, index, self.sizes)
+        found = step_back(self.graph, node, index, self.sizes)
+        if isinstance(found, float):
+            return self._map(name, f"tl.full([], {write_number(found)}, tl.float32)")
+        source, place = found
         value = self._value(source, place)
         if self.graph.spec(source).dtype == "bool" and node.spec.dtype != "bool":
             # parts of several types come together as the widest
@@ -293,8 +294,8 @@ def _shares(node: Node) -> bool:
 
 
 def is_worth_boxes(graph: OpGraph, nodes: Sequence[Node]) -> bool:
-    """Whether something is computed before or behind a value that is put together."""
-    return any(puts_together(graph, node) for node in nodes) and any(
+    """Whether something is computed before or behind a value whose elements are copied."""
+    return any(rearranges(graph, node) for node in nodes) and any(
         not moves_elements(graph, node) and not is_idle(node) for node in nodes
     )
 

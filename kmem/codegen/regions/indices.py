@@ -1,24 +1,16 @@
-"""Where an element of a value comes from: its index, taken back through views and concatenations.
+"""Where an element of a value lies: a place along each of its dimensions.
 
 A result that is put together from parts is computed box by box. An element of a box is named by its
 place along each axis of the box; an index says where that is along each dimension of a value, as an
-offset and one step per axis. `step_back` makes of an index into a view that into its source: a
-slice scales it, a transposition orders it anew, a reshape takes it apart and puts it together. What
-no such index can say needs smaller boxes, which `NeedsCut` says; what no box can, is `NotAffine`.
-
-Example: of x[..., ::2], place a along the last axis is element 2 a of x; of cat((-right, left), -1)
-places 0 to D/2 - 1 are elements of -right, and the others of left, each less D/2.
+offset and one step per axis. stepping.py makes of an index into a value that into what the value
+was made of. What no such index can say needs smaller boxes, which `NeedsCut` says; what no box can,
+is `NotAffine`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
-
-from kmem.problem.graph import Node, OpGraph, Ref
-from kmem.problem.operators.row import Call, Layout
-from kmem.problem.operators.table import find_operator, lowering_of
-from kmem.records import TensorSpec
 
 #: Parts of one value that are told apart.
 MOST_PARTS = 16
@@ -139,89 +131,7 @@ def broadcast(index: Index, shape: Sequence[int], sizes: Sequence[int]) -> Index
     return tuple(nowhere if size == 1 else place for place, size in zip(dims, shape, strict=True))
 
 
-def moves_elements(graph: OpGraph, node: Node) -> bool:
-    """Whether a node is one that `step_back` knows: each of its elements is one of its inputs'.
-
-    Of an operator with several results, their getitems count with it.
-    """
-    lowering = lowering_of(graph, node)
-    if lowering is Layout.TAKE:
-        maker = graph.node(node.args[0].name)
-        return maker is not None and lowering_of(graph, maker) in _TAKEN
-    if lowering in (Layout.CONCATENATE, Layout.STACK):
-        return 0 < len(parts_of(graph, node)) <= MOST_PARTS
-    # a reduction that reduces nothing may have several results, too
-    return lowering in _TAKEN or (lowering in _BACK and isinstance(node.output, TensorSpec))
-
-
-def puts_together(graph: OpGraph, node: Node) -> bool:
-    """Whether a node makes one value of several parts."""
-    return lowering_of(graph, node) in (Layout.CONCATENATE, Layout.STACK) and moves_elements(
-        graph, node
-    )
-
-
-def parts_of(graph: OpGraph, node: Node) -> list[str]:
-    """What a concatenation or a stack puts together, without parts that have no elements."""
-    tensors = find_operator(node.target).call(graph, node)["tensors"]
-    if not isinstance(tensors, tuple):
-        return []
-    parts = [part.name for part in tensors if isinstance(part, Ref)]
-    return [name for name in parts if graph.spec(name).numel > 0]
-
-
-def step_back(graph: OpGraph, node: Node, index: Index, sizes: Sequence[int]) -> tuple[str, Index]:
-    """The value that elements of a node are elements of, and the index into it.
-
-    Args:
-        node: one that `moves_elements`.
-        index: into the node's result, of a box of these sizes.
-    Raises NeedsCut: if not all elements of the box come from one part, or in steps.
-    Raises NotAffine: if no cut helps.
-    """
-    lowering = lowering_of(graph, node)
-    if lowering in (Layout.CONCATENATE, Layout.STACK):
-        return _into_part(graph, node, index, sizes)
-    if lowering is Layout.TAKE:
-        return _into_taken(graph, node, index, sizes)
-    call = find_operator(node.target).call(graph, node)
-    source = call.value("x")
-    assert source is not None, "layout operators have a tensor"
-    return source, _BACK[lowering](call, index, sizes)
-
-
-# --- one source
-
-
-def _through_identity(call: Call, index: Index, sizes: Sequence[int]) -> Index:
-    made, source = call.node.spec, call.spec("x")
-    if made.numel == source.numel:  # dimensions of one element may come or go
-        return _through_reshape(call, index, sizes)
-    return broadcast(index, source.shape, sizes)
-
-
-def _through_reshape(call: Call, index: Index, sizes: Sequence[int]) -> Index:
-    """Dimensions that one side has merged, and the other has apart, are taken group by group."""
-    made, source = call.node.spec.shape, call.spec("x").shape
-    found: list[Place] = []
-    left, right = 0, 0
-    while left < len(made) or right < len(source):
-        first, second = left, right
-        left, right = min(left + 1, len(made)), min(right + 1, len(source))
-        while prod(made[first:left]) != prod(source[second:right]):
-            if prod(made[first:left]) < prod(source[second:right]):
-                left += 1
-            else:
-                right += 1
-        group = made[first:left], source[second:right]
-        if group[0] == group[1]:
-            found += index[first:left]
-        else:
-            found += _reshaped(index[first:left], *group, sizes)
-    return tuple(found)
-
-
-def _reshaped(
+def reshaped(
     index: Index, made: Sequence[int], source: Sequence[int], sizes: Sequence[int]
 ) -> list[Place]:
     """Places along other dimensions of as many elements."""
@@ -231,13 +141,16 @@ def _reshaped(
         rest = replace(scaled, steps=tuple(map(sum, zip(scaled.steps, place.steps, strict=True))))
     found = []
     for dim in range(len(source)):
-        place, rest = _digit(rest, prod(source[dim + 1 :]), sizes)
+        place, rest = digit(rest, prod(source[dim + 1 :]), sizes)
         found.append(place)
     return found
 
 
-def _digit(number: Place, base: int, sizes: Sequence[int]) -> tuple[Place, Place]:
-    """number // base and number % base."""
+def digit(number: Place, base: int, sizes: Sequence[int]) -> tuple[Place, Place]:
+    """number // base and number % base.
+
+    Raises NeedsCut, NotAffine: if the box is too large for that, or no box is small enough.
+    """
     above, below = [0] * len(sizes), [0] * len(sizes)
     for axis, (step, size) in enumerate(zip(number.steps, sizes, strict=True)):
         if step % base == 0:
@@ -254,95 +167,7 @@ def _digit(number: Place, base: int, sizes: Sequence[int]) -> tuple[Place, Place
     return Place(number.offset // base, tuple(above)), rest
 
 
-def _through_swap(call: Call, index: Index, sizes: Sequence[int]) -> Index:
-    swapped = list(index)
-    if len(index) < 2:  # the transpose of a vector is that vector
-        return index
-    first, second = (-2, -1) if call["dim0"] is None else (call["dim0"], call["dim1"])
-    swapped[first], swapped[second] = swapped[second], swapped[first]
-    return tuple(swapped)
-
-
-def _through_permute(call: Call, index: Index, sizes: Sequence[int]) -> Index:
-    rank = len(index)
-    placed = {dim % rank: place for dim, place in zip(call["dims"], index, strict=True)}
-    return tuple(placed[dim] for dim in range(rank))
-
-
-def _through_narrow(call: Call, index: Index, sizes: Sequence[int]) -> Index:
-    return _sliced(index, call["dim"], call["start"], call.spec("x").shape)
-
-
-def _through_slice(call: Call, index: Index, sizes: Sequence[int]) -> Index:
-    return _sliced(index, call["dim"], call["start"] or 0, call.spec("x").shape, call["step"])
-
-
-def _sliced(index: Index, dim: int, start: int, shape: Sequence[int], step: int = 1) -> Index:
-    moved, size = list(index), shape[dim]
-    first = min(max(start + size if start < 0 else start, 0), size)
-    moved[dim] = moved[dim].moved(first, step)
-    return tuple(moved)
-
-
-def _through_select(call: Call, index: Index, sizes: Sequence[int]) -> Index:
-    shape = call.spec("x").shape
-    dim = call["dim"] % len(shape)
-    return _with_dim(index, dim, call["index"] % shape[dim], sizes)
-
-
-def _with_dim(index: Index, dim: int, place: int, sizes: Sequence[int]) -> Index:
-    return (*index[:dim], Place(place, (0,) * len(sizes)), *index[dim:])
-
-
-_BACK: dict[object, Callable[[Call, Index, Sequence[int]], Index]] = {
-    Layout.IDENTITY: _through_identity,
-    Layout.RESHAPE: _through_reshape,
-    Layout.SWAP: _through_swap,
-    Layout.PERMUTE: _through_permute,
-    Layout.NARROW: _through_narrow,
-    Layout.SLICE: _through_slice,
-    Layout.SELECT: _through_select,
-}
-#: Operators with several results, each a part of the first input.
-_TAKEN = (Layout.SPLIT, Layout.UNBIND)
-
-
-def _into_taken(
-    graph: OpGraph, node: Node, index: Index, sizes: Sequence[int]
-) -> tuple[str, Index]:
-    maker, place = graph.node(node.args[0].name), node.args[1]
-    call = find_operator(maker.target).call(graph, maker)
-    source = call.value("x")
-    assert source is not None, "what is split is a tensor"
-    dim = call["dim"] % len(graph.spec(source).shape)
-    if lowering_of(graph, maker) is Layout.UNBIND:
-        return source, _with_dim(index, dim, place, sizes)
-    moved = list(index)
-    moved[dim] = moved[dim].moved(sum(spec.shape[dim] for spec in maker.output[:place]))
-    return source, tuple(moved)
-
-
-# --- one of several parts
-
-
-def _into_part(graph: OpGraph, node: Node, index: Index, sizes: Sequence[int]) -> tuple[str, Index]:
-    call = find_operator(node.target).call(graph, node)
-    dim, parts = call["dim"] % len(node.spec.shape), parts_of(graph, node)
-    is_stack = lowering_of(graph, node) is Layout.STACK
-    lengths = [1 if is_stack else graph.spec(name).shape[dim] for name in parts]
-    starts = [sum(lengths[:number]) for number in range(len(parts))]
-    number = max(number for number, start in enumerate(starts) if start <= index[dim].offset)
-    if index[dim].last(sizes) >= starts[number] + lengths[number]:
-        inside = [start for start in starts if index[dim].offset < start]
-        raise NeedsCut(_between(index[dim], inside, sizes))
-    if is_stack:
-        return parts[number], (*index[:dim], *index[dim + 1 :])
-    moved = list(index)
-    moved[dim] = moved[dim].moved(-starts[number])
-    return parts[number], tuple(moved)
-
-
-def _between(place: Place, starts: Sequence[int], sizes: Sequence[int]) -> Cut:
+def between(place: Place, starts: Sequence[int], sizes: Sequence[int]) -> Cut:
     """The cut of a box that parts lie on both sides of, along the axis of the largest step."""
     last = place.last(sizes)
     axis = max(range(len(sizes)), key=lambda each: place.steps[each])

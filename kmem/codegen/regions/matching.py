@@ -17,10 +17,10 @@ from kmem.codegen.regions.boxes import (
     lower_boxes,
     may_be_in_box,
 )
-from kmem.codegen.regions.indices import puts_together
 from kmem.codegen.regions.lowering import Lowering, RowSpace, find_reduction, space_of
 from kmem.codegen.regions.pointwise import is_identity, write_pointwise
 from kmem.codegen.regions.region import Reduce, Region, simplify_axes
+from kmem.codegen.regions.stepping import rearranges
 from kmem.problem.dtypes import LOADABLE
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.homes import find_homes
@@ -30,7 +30,7 @@ from kmem.problem.operators.table import find_operator, lowering_of
 
 #: More inputs than this would hold too many pointers and tiles in registers.
 MAX_INPUTS = 12
-#: Nodes of a region around a concatenation: with each that joins, all are lowered again.
+#: Nodes of a region over several shapes: with each that joins, all are lowered again.
 _MOST_NODES = 64
 
 
@@ -90,20 +90,21 @@ def _reduced_later(graph: OpGraph, name: str) -> set[tuple[int, int]]:
 def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:
     """Maximal regions of pointwise nodes over one shape, in graph order, not overlapping.
 
-    Around concatenations they may be over several (boxes.py). Shape changes alone are no region.
+    Around what puts elements elsewhere they may be over several (boxes.py). Shape changes alone are
+    no region.
     """
     return [*graph.once(_grow_pointwise)]
 
 
 def find_part_regions(graph: OpGraph) -> list[FoundRegion]:
-    """Those of `find_pointwise_regions` that are around concatenations."""
+    """Those of `find_pointwise_regions` around concatenations, paddings and shuffles."""
     return [*graph.once(_grow_parts)]
 
 
 def _grow_parts(graph: OpGraph) -> list[FoundRegion]:
     growth = _BoxGrowth(graph)
     for node in graph.nodes:
-        if puts_together(graph, node):
+        if rearranges(graph, node):
             growth.grow(node, RowSpace(node.spec.shape))
     return growth.found
 
@@ -256,10 +257,10 @@ class _Growth:
 
 
 class _BoxGrowth(_Growth):
-    """Regions around values that are put together from parts, found so far in one graph."""
+    """Regions around values whose elements are put elsewhere, found so far in one graph."""
 
     def grow(self, anchor: Node, space: RowSpace) -> None:
-        """Add the largest region around a concatenation, if it saves a copy."""
+        """Add the largest region around what puts elements elsewhere, if it saves a copy."""
         alone = self._unit(anchor)
         if alone & self.taken or not self._can_write(alone):
             return

@@ -1,7 +1,11 @@
 """Operators that compute nothing: they describe data anew, copy it, move it, or make constants."""
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from kmem.problem.operators.arithmetic import no_work, per_input
 from kmem.problem.operators.row import (
+    Call,
     Fill,
     Layout,
     Operator,
@@ -11,19 +15,40 @@ from kmem.problem.operators.row import (
 )
 
 _X = parameters("x")
+#: How a call is written, by its arguments.
+Reader: TypeAlias = Callable[[Call], Layout | Fill | None]
 
 
 def _row(
-    target: str, lowering: Layout | Fill | None = None, given: Parameters = _X, **facts: object
+    target: str,
+    lowering: Layout | Fill | Reader | None = None,
+    given: Parameters = _X,
+    **facts: object,
 ) -> Operator:
     return Operator(f"aten.{target}", "layout", no_work, given, lowering, **facts)
 
 
+def _padding(call: Call) -> Layout | None:
+    """A number around a tensor; other modes repeat elements, and less than nothing cuts off."""
+    is_constant = call["mode"] in (None, "constant") and isinstance(call["pad"], tuple)
+    return Layout.PAD if is_constant and all(size >= 0 for size in call["pad"]) else None
+
+
+def _nearest(call: Call) -> Layout | None:
+    """Sizes times a power of two: of others, how a place is rounded decides."""
+    pairs = zip(call.node.spec.shape, call.spec("x").shape, strict=True)
+    factors = [divmod(made, size) for made, size in pairs]
+    is_exact = all(not rest and factor & (factor - 1) == 0 for factor, rest in factors)
+    return Layout.NEAREST if is_exact else None
+
+
+def _full(call: Call) -> Fill | None:
+    number = call["number"]
+    return Fill(float(number)) if isinstance(number, int | float) else None
+
+
 _VIEWS = "diagonal movedim numpy_T unfold view_as"
-_COPIES = (
-    "channel_shuffle constant_pad_nd copy full full_like lift_fresh_copy pad "
-    "pixel_shuffle pixel_unshuffle repeat roll to upsample_nearest2d"
-)
+_COPIES = "channel_shuffle copy full_like lift_fresh_copy repeat roll to"
 _CONSTANTS = "arange empty empty_like"
 
 ROWS = (
@@ -85,6 +110,14 @@ ROWS = (
     _row("flip.default", Layout.FLIP, parameters("x", "dims")),
     _row("cat.default", Layout.CONCATENATE, parameters("tensors", dim=0)),
     _row("stack.default", Layout.STACK, parameters("tensors", dim=0)),
+    _row("constant_pad_nd.default", _padding, parameters("x", "pad", value=0)),
+    _row("pad.default", _padding, parameters("x", "pad", mode="constant", value=None)),
+    *(
+        _row(f"upsample_nearest{rank}d.vec", _nearest, parameters("x", "size", "scales"))
+        for rank in (1, 2, 3)
+    ),
+    _row("pixel_shuffle.default", Layout.SHUFFLE, parameters("x", "factor")),
+    _row("pixel_unshuffle.default", Layout.UNSHUFFLE, parameters("x", "factor")),
     _row("triu.default", Layout.UPPER, parameters("x", diagonal=0)),
     _row("tril.default", Layout.LOWER, parameters("x", diagonal=0)),
     _row("diag", Layout.DIAGONAL),
@@ -105,4 +138,5 @@ ROWS = (
     _row("ones.default", Fill(1.0)),
     _row("ones_like.default", Fill(1.0)),
     _row("new_ones.default", Fill(1.0)),
+    _row("full.default", _full, parameters("size", "number")),
 )

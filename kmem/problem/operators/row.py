@@ -205,6 +205,10 @@ class Layout(Enum):
     PERMUTE = auto()  # all dimensions in another order
     CONCATENATE = auto()
     STACK = auto()  # puts together along a new dimension
+    PAD = auto()  # with a number around
+    NEAREST = auto()  # every element as often as a result is a whole number of times longer
+    SHUFFLE = auto()  # channels become blocks of pixels
+    UNSHUFFLE = auto()  # and back
     UPPER = auto()  # keeps the upper triangle
     LOWER = auto()  # keeps the lower triangle
     DIAGONAL = auto()  # a matrix made from its diagonal, or the other way round
