@@ -205,3 +205,35 @@ def test_sites_that_would_wait_for_each_other_are_not_taken_together() -> None:
         Offer(frozenset({"b", "after_a"}), 0.2),
     ]
     assert cheapest_cut(graph, offers, dict.fromkeys(wires, 1.0), wholly=False) == [0]
+
+
+ROWS = """
+import torch
+import torch.nn.functional as F
+class Model(torch.nn.Module):
+    def forward(self, x, s, t):
+        return {forward}
+def get_inputs():
+    return [torch.ones({x}), torch.ones({s}), torch.ones({s})]
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "x", "s"),
+    [
+        ("F.layer_norm(x, (1152,)) * (1 + s) + t", "32, 256, 1152", "32, 1, 1152"),
+        ("F.layer_norm(x, (1024,)) + s", "64, 256, 1024", "64, 256, 1024"),
+        ("F.group_norm(x, 8) * s + t", "64, 64, 32, 32", "64, 64, 32, 32"),
+    ],
+)
+def test_what_scales_a_norm_is_written_with_it_at_full_size(forward: str, x: str, s: str) -> None:
+    """What is read behind the last reduction is not held through it."""
+    _, graph = trace_source(ROWS.format(forward=forward, x=x, s=s))
+    recipes = {
+        name: load_recipe(load_skill(SKILLS / name))
+        for name in ("row-norm", "fuse-pointwise-chain")
+    }
+    options = find_options({"full": graph}, recipes, Contract(), H200)
+    smaller = smaller_options({"full": graph}, recipes, Contract(), H200, options)
+    (chosen,) = cover_graph(graph, [*options, *smaller], Contract(), H200)
+    assert chosen.recipe.name == "row-norm" and len(chosen.site.nodes) == len(graph.nodes)

@@ -200,17 +200,30 @@ class Region:
 
     @cached_property
     def held_loads(self) -> int:
-        """How many operands have an element of their own for every element of a tile.
+        """How many operands that are reduced have an element of their own for every one of a tile.
 
-        Registers must hold as many values for each element of a row.
+        Registers must hold as many values for each element of a row until it is reduced. What is
+        only read behind the last reduction, as a layer norm's weights, they hold for moments.
         """
+        reduced = self._reduced_values
 
         def fills(load: Load) -> bool:
             return all(load.strides[index] for index in self.reduced) and (
                 not self.kept or any(load.strides[index] for index in self.kept)
             )
 
-        return max(1, sum(fills(load) for load in self.loads))
+        return max(1, sum(load.name in reduced and fills(load) for load in self.loads))
+
+    @cached_property
+    def _reduced_values(self) -> set[str]:
+        """Names of what reductions read, and of what that is made of."""
+        found: set[str] = set()
+        for statement in reversed(self.statements):
+            if isinstance(statement, Reduce):
+                found.add(statement.read)
+            elif isinstance(statement, Map) and statement.name in found:
+                found.update(statement.reads)
+        return found
 
     @cached_property
     def row_is_contiguous(self) -> bool:
