@@ -465,3 +465,54 @@ def test_families_of_an_input_that_is_one_row_in_memory_fill_that_row(tmp_path: 
     assert not any(torch.equal(a, b) for a, b in zip(seen, seen[1:], strict=False))
     assert (seen[1] < 0).any() and seen[3].isnan().any()
     reference.close()
+
+
+GAPPED = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x, m):
+        return (x * m).sum(-1)
+
+def get_inputs():
+    return [torch.randn(64, 80)[:, :40], torch.randn(81)[1::2]]
+"""
+#: Takes rows with gaps between them, and a factor with gaps between its elements that starts beside
+#: a multiple of 16 bytes; nothing else.
+STRIDED = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def weigh(x, m, y, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    value = tl.load(x + row * 80 + at{mask}) * tl.load(m + at * {step}, mask=at < 40, other=0.0)
+    tl.store(y + row, tl.sum(value))
+
+class ModelNew(Model):
+    def forward(self, x, m):
+        if (x.stride(), m.stride(), m.storage_offset()) != ((80, 1), (2,), 1):
+            return super().forward(x, m)
+        y = x.new_empty(x.shape[0])
+        weigh[(x.shape[0],)](x, m, y, 64)
+        return y
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mask", "step", "status"),
+    [
+        (", mask=at < 40, other=0.0", 2, "passed"),
+        (", mask=at < 40, other=0.0", 1, "wrong_values"),
+        ("", 2, "wrong_values"),  # reads what lies between the rows
+    ],
+)
+def test_inputs_with_gaps_keep_them(mask: str, step: int, status: str, tmp_path: Path) -> None:
+    path = tmp_path / "gapped.py"
+    path.write_text(GAPPED)
+    result = run(verify, path, GAPPED + STRIDED.format(mask=mask, step=step), "--json")
+    verdict = json.loads(result.stdout)
+    assert verdict["status"] == status, result.output
+    assert "no_kernel" not in verdict["flags"]
