@@ -516,3 +516,53 @@ def test_inputs_with_gaps_keep_them(mask: str, step: int, status: str, tmp_path:
     verdict = json.loads(result.stdout)
     assert verdict["status"] == status, result.output
     assert "no_kernel" not in verdict["flags"]
+
+
+ONE_HOT = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, index, y):
+        return torch.nn.functional.one_hot(index, num_classes=8).float().mean(0) * y
+
+def get_inputs():
+    return [torch.randint(0, 8, (32,)), torch.randn(8)]
+"""
+#: The library's one_hot and mean, and a kernel for the product.
+MULTIPLIED = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def multiply(x, y, z):
+    at = tl.arange(0, 8)
+    tl.store(z + at, tl.load(x + at) * tl.load(y + at))
+
+class ModelNew(Model):
+    def forward(self, index, y):
+        if y.shape != (8,) or y.stride() != (1,):
+            return super().forward(index, y)
+        x = {call}.float().mean(0)
+        z = torch.empty_like(y)
+        multiply[(1,)](x, y, z)
+        return z
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        ("torch.nn.functional.one_hot(index, num_classes=8)", "passed"),
+        ("torch.ops.aten.one_hot.default(index, 8)", "passed"),
+        ("torch.nn.functional.one_hot(index.flip(0) ^ 1, num_classes=8)", "wrong_values"),
+        ("torch.nn.functional.one_hot(index)", "build_failed"),  # how many classes, values say
+    ],
+)
+def test_the_librarys_one_hot_is_proved_as_a_gpu_makes_it(
+    call: str, status: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "one_hot.py"
+    path.write_text(ONE_HOT)
+    result = run(verify, path, ONE_HOT + MULTIPLIED.format(call=call))
+    assert result.stdout.startswith(status), result.output
