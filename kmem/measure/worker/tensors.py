@@ -222,7 +222,7 @@ def encode_value(value: object) -> object:
         return value
     if isinstance(value, float):
         return {"float": value.hex()}
-    if isinstance(value, tuple):
+    if type(value) in (tuple, torch.Size):  # the worker would have no names of another
         return {"tuple": [encode_value(item) for item in value]}
     if isinstance(value, list):
         return {"list": [encode_value(item) for item in value]}
