@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from kmem.errors import ExecutorError
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.records import Device, Run
+from kmem.run.report.first_screen import NOT_REMEMBERED
 from kmem.run.setup.ceilings import measured_ceilings
 
 PROBLEM = """
@@ -133,6 +135,17 @@ def test_a_problem_goes_in_and_a_verified_module_comes_out(resumed: Resumed) -> 
     assert 0 < result["bound_ms"] <= result["latency_ms"]
     for name in ("best_kernel.py", "report.md", "convergence.png", "result.json"):
         assert (resumed.out / name).stat().st_size > 0
+    about = " ".join((resumed.out / "best_kernel.py").read_text().split())
+    assert re.search(r"cost models expect \S+ ms of their kernels", about)
+    assert re.search(r"Run \S+: \S+ ms \(estimated\)", about)
+
+
+@pytest.mark.slow
+def test_a_run_of_estimates_says_that_memory_learns_nothing_from_it(resumed: Resumed) -> None:
+    assert NOT_REMEMBERED in (resumed.out / "report.md").read_text()
+    with closing(sqlite3.connect(resumed.home / "kmem.db")) as database:
+        assert database.execute("select count(*) from attempts").fetchone()[0] >= 3
+        assert database.execute("select count(*) from outcomes").fetchone() == (0,)
     report = (resumed.out / "report.md").read_text()
     assert "estimate" in report and "scaled_silu" in report
     with sqlite3.connect(resumed.home / "kmem.db") as db:
@@ -343,6 +356,8 @@ def test_a_module_nothing_can_improve_exits_3_and_says_why(
     assert result.exit_code == 3, result.stderr
     assert json.loads(result.stdout)["status"] == "baseline_is_best"
     report = (tmp_path / "out" / "report.md").read_text()
+    for said in (result.stderr, report):
+        assert NOT_REMEMBERED in said
     assert why in report
     assert f"the answer is {answer}" in report
     assert not (tmp_path / "out" / "best_kernel.py").exists()

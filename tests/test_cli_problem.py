@@ -25,15 +25,21 @@ def get_inputs():
     return [torch.randn(4096, 64)]
 """
 
-#: A constructor that takes a record.
-CONFIGURED = """
-import torch
+CONFIG = """
+from collections import namedtuple
 from dataclasses import dataclass
 
 @dataclass
 class Config:
     width: int = 64
 
+Pair = namedtuple("Pair", "one two")
+
+"""
+#: A constructor that takes a record.
+CONFIGURED = f"""
+import torch
+{CONFIG}
 class Model(torch.nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -48,6 +54,15 @@ def get_inputs():
 def get_init_inputs():
     return [Config()]
 """
+
+
+def taking(argument: str) -> str:
+    """A problem whose forward takes one argument more."""
+    return (
+        NORM.replace("class Model", CONFIG + "class Model")
+        .replace("(self, x)", "(self, x, other)")
+        .replace("64)]", f"64), {argument}]")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +144,16 @@ def test_what_breaks_the_contract_is_one_line(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (CONFIGURED, "a Config cannot be passed to a worker; use tensors, numbers"),
+        (CONFIGURED, "a Config cannot be passed to a worker; use dense tensors, numbers"),
         (NORM.replace("64)]", '64, device="cuda")]'), "name no device in the file"),
+        (taking("Config()"), "a Config cannot be passed to a worker; use dense tensors, numbers"),
+        (taking("Pair(1, 2)"), "a Pair cannot be passed to a worker"),
+        (taking("[torch.randn(4)]"), "a list that holds tensors cannot be passed to a worker"),
+        (taking("torch.eye(4).to_sparse()"), "a sparse or nested tensor cannot be passed"),
+        (taking("torch.zeros(4).to(torch.uint16)"), "a tensor of uint16 cannot be filled"),
+        (taking("torch.zeros(4).to(torch.float8_e5m2)"), "a tensor of float8_e5m2 cannot"),
+        (taking('torch.zeros(4, device="meta")'), "makes tensors on the meta device"),
+        (NORM.replace("norm(x))", "norm(x)).to_sparse()"), "forward returned a sparse tensor"),
     ],
 )
 def test_a_check_refuses_what_a_run_refuses_and_in_its_words(

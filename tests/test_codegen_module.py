@@ -192,3 +192,43 @@ def get_inputs():
             assert bool(said) is (call in reference), call
         with pytest.raises(TypeError):
             module.ModelNew()()
+
+
+GUARDED = """
+import enum
+import numpy
+import torch
+class Level(enum.IntEnum):
+    TWO = 2
+class Way(str, enum.Enum):
+    DOWN = "down"
+class Model(torch.nn.Module):
+    def forward(self, x, given):
+        return torch.relu(x + 1.0) * {factor}
+def get_inputs():
+    return [torch.randn(8, 16), {given}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "factor"),
+    [
+        ("Level.TWO", "int(given)"),
+        ("numpy.float64(0.5)", "given"),
+        ("float('inf')", "(1.0 if given > 3 else 2.0)"),
+        ("Way.DOWN", "(1.0 if given == 'down' else 2.0)"),
+    ],
+)
+def test_what_is_expected_of_an_argument_is_python_whatever_kind_of_number_it_is(
+    given: str, factor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KMEM_STRICT", "1")
+    source = GUARDED.format(given=given, factor=factor)
+    module, graph = trace_source(source)
+    recipe: Recipe = load_recipe(load_skill(SKILLS / "fuse-pointwise-chain"))
+    (site,) = recipe.match(graph, Contract())
+    setting = next(iter(recipe.space(site, named_target("h200")).settings()))
+    candidate = import_source(emit_source(source, graph, [(recipe, site, setting)])).ModelNew()
+    inputs = module.get_inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(candidate(*inputs), module.Model()(*inputs))

@@ -33,7 +33,7 @@ from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.running.forward import room_for
 from kmem.measure.oracle.running.slices import PIECES, find_slicing
 from kmem.measure.pool import checksum
-from kmem.measure.pool.arguments import SharedArguments
+from kmem.measure.pool.arguments import SharedArguments, given_layouts
 from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.worker.tensors import Placement
 from kmem.orchestrate.accuracy import near_miss
@@ -309,6 +309,24 @@ def test_other_layouts_hold_the_same_values(tmp_path: Path) -> None:
             (True, 1) if name == "misaligned" else (False, 0)
         )
         shared.remove()
+
+
+def test_arguments_lie_as_the_problem_gives_them(tmp_path: Path) -> None:
+    line = torch.rand(1025)
+    windows = line.unfold(0, 8, 4)
+    given = [line[1:].view(32, 32)[:, ::2], line[600:], line[:8].expand(4, 8), windows, 3]
+    placement = Placement(torch.device("cpu"), tmp_path, ipc=False)
+    layouts = given_layouts(given, placement)
+    assert layouts == [((32, 2), 1), ((1,), 600 % 128), ((0, 1), 0), None, None]
+    shared = SharedArguments("given", given, placement, layouts=layouts, private=True)
+    shared.write(given)
+    for values in (shared.values, shared.shared_values):
+        assert all(map(torch.equal, values[:4], given[:4]))
+        assert [value.stride() for value in values[:4]] == [(32, 2), (1,), (0, 1), (8, 1)]
+        assert [value.storage_offset() for value in values[:4]] == [1, 600 % 128, 0, 0]
+    gaps = shared.shared_values[0].as_strided((32, 15), (32, 2), 2)
+    assert gaps.isnan().all()  # zeros would hide that a kernel sums them
+    shared.remove()
 
 
 def sliced(

@@ -206,14 +206,14 @@ def test_the_library_is_told_what_the_process_asks_for(
     (site,) = recipe.match(graph, Contract())
     setting = recipe.space(site, H200).settings()[0]
     model = import_source(emit_source(source, graph, [(recipe, site, setting)])).ModelNew()
-    plain = imitated_device._CONVOLUTIONS[torch.cudnn_convolution]
+    plain = imitated_device._OTHERWISE[torch.cudnn_convolution]
     told = []
 
     def convolve(*given: object) -> torch.Tensor:
         told.append(given[7:])  # deterministic, and whether TF32 is allowed
         return plain(*given)
 
-    monkeypatch.setitem(imitated_device._CONVOLUTIONS, torch.cudnn_convolution, convolve)
+    monkeypatch.setitem(imitated_device._OTHERWISE, torch.cudnn_convolution, convolve)
     x = torch.randn(1, 8, 6, 6)
     run_as_on_gpu(model, x)
     with torch.backends.cudnn.flags(deterministic=True):

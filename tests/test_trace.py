@@ -158,6 +158,11 @@ def test_constants_count_for_the_identity_of_a_graph() -> None:
     [
         ("return x if x.sum() > 0 else -x", {}, "torch.export refused it"),
         ("return {'y': x}", {}, "it returns a dict"),
+        (
+            "return x.to(torch.uint16).float()",
+            {},
+            "it computes with a tensor of dtype uint16",
+        ),
         ("return x, [x]", {}, "it returns a nested structure"),
         (
             "return x + len(y)",

@@ -334,6 +334,16 @@ def test_sizes_that_only_the_tensors_tell_shrink_with_the_tensors() -> None:
     assert rows < 256 and columns == 512
 
 
+def test_a_part_of_an_input_with_gaps_keeps_them() -> None:
+    problem = problem_of("", "return x + 1", "torch.randn(1024, 8)[:, ::2]")
+    sizes = (("inputs[0].0", 32), ("inputs[0].1", 3))
+    (x,) = execute_problem(problem, Workload("small", sizes)).get_inputs()
+    assert (x.shape, x.stride()) == ((32, 3), (8, 2))
+    problem = problem_of("", "return x + 1", "torch.randn(1024, 8)")
+    (x,) = execute_problem(problem, Workload("small", sizes)).get_inputs()
+    assert (x.shape, x.is_contiguous()) == ((32, 3), True)
+
+
 def test_heads_stay_a_divisor_of_a_large_width_that_shrinks() -> None:
     problem = problem_of(
         "",

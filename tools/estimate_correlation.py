@@ -38,7 +38,7 @@ from cost_model_correlation import Measured, rank_correlation, read_measured
 from kmem.codegen.module.assemble import assemble_module
 from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.devices import named_target
-from kmem.errors import KmemError
+from kmem.errors import KmemError, RecipeError
 from kmem.explore.recipes.evidence import MeasuredEstimates
 from kmem.learning.landscape import LandscapeDirectory
 from kmem.problem.source.load import load_problem
@@ -145,7 +145,10 @@ def write_module(
             return None
         plans.append(SitePlan(site, recipe.emit(site, settings)))
     plan = WorkloadPlan("full", traced.graph, tuple(plans))
-    return Kernel(assemble_module("estimate", traced.problem.source, [plan]).source)
+    try:
+        return Kernel(assemble_module("estimate", traced.problem.source, [plan]).source)
+    except RecipeError:  # a site of that name covers other nodes today
+        return None
 
 
 def read_problems(paths: Sequence[Path], places: Sequence[Path]) -> dict[str, list[Problem]]:
@@ -201,8 +204,8 @@ def compare(
                 continue
             estimated = estimates.expect_ms(
                 choices_of(entry),
-                estimate_kernel_ms(found, traced.bound, device),
-                library_part_ms(found, device),
+                estimate_kernel_ms(found, traced.bound, traced.device),
+                library_part_ms(found, traced.device),
             )
             if math.isfinite(estimated):
                 key = f"{name} {contract.precision.value}"

@@ -72,8 +72,8 @@ class ImitatedDevice(TorchFunctionMode):
         if func is torch.Tensor.data_ptr and self._device.type == "meta":
             # a view's is its offset, which would pass for a place in memory; how it divides stays
             return func(*args) % _ALIGNED_BYTES
-        if func in _CONVOLUTIONS:
-            return _CONVOLUTIONS[func](*args, **kwargs)
+        if func in _OTHERWISE:
+            return _OTHERWISE[func](*args, **kwargs)
         return func(
             *[self._real(value) for value in args],
             **{name: self._real(value) for name, value in kwargs.items()},
@@ -123,9 +123,24 @@ def _sum_in_single(x: torch.Tensor, weight: torch.Tensor, *rest: object) -> torc
     return torch.convolution(x.float(), weight.float(), *rest).to(x.dtype)
 
 
-_CONVOLUTIONS = {
+def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """What a GPU makes of one_hot: the CPU looks at values first, meta tensors compare.
+
+    Source: torch 2.13, aten/src/ATen/native/Onehot.cpp.
+    """
+    if num_classes == -1:
+        num_classes = int(input.max()) + 1
+    zeros = torch.zeros((*input.shape, num_classes), dtype=input.dtype, device=input.device)
+    return zeros.scatter_(-1, input.unsqueeze(-1), 1)
+
+
+#: What a GPU has alone, or does otherwise.
+_OTHERWISE = {
     torch.cudnn_convolution: _convolve,
     torch.cudnn_convolution_transpose: _convolve_transposed,
+    torch.nn.functional.one_hot: _one_hot,
+    torch.ops.aten.one_hot: _one_hot,
+    torch.ops.aten.one_hot.default: _one_hot,
 }
 #: What tensors say about where they are.
 _SAID = {

@@ -33,7 +33,7 @@ from kmem.run.perform import (
     write_results,
 )
 from kmem.run.report.finished import FinishedRun
-from kmem.run.report.first_screen import summarise
+from kmem.run.report.first_screen import NOT_REMEMBERED, summarise
 from kmem.run.report.starting import describe_start
 from kmem.run.setup.settings import RunSettings, new_run
 
@@ -183,4 +183,6 @@ def _tell_people(finished: FinishedRun, report: Path) -> None:
         )
     if result.best is not None:  # otherwise the summary says so
         _say(f"It stopped because {result.reason}.")
+    if result.estimated:
+        _say(NOT_REMEMBERED)
     _say(f"report: {report}")

@@ -19,6 +19,7 @@ from kmem.errors import OutputError
 from kmem.plugins import Registry
 from kmem.records import ModelChoice, Run, Strategy
 from kmem.run.perform import Audience
+from kmem.run.report.first_screen import NOT_REMEMBERED
 from kmem.run.setup.settings import RunSettings
 from kmem.whole.at_shapes import AskedShapes, optimize_at_shapes, read_asked
 from kmem.whole.optimizing import optimize_model
@@ -137,6 +138,8 @@ def _watch(run: Run) -> Audience:
 
 def _tell(result: ModelResult, *, as_json: bool) -> None:
     _say(str(result))
+    if result.state.estimated:
+        _say(NOT_REMEMBERED)
     _say(f"report: {result.directory / 'report.md'}")
     if as_json:
         click.echo(json.dumps(_data(result)))

@@ -7,6 +7,11 @@ from kmem.records import Baseline, ErrorReport, Measurement, Timing, fastest_bas
 from kmem.run.evaluation.compiling import TRITON_LAUNCHES
 from kmem.run.report.first_screen import FLAGS
 
+#: What an estimate is made of here: that of a run for the same kernel may be another.
+_ESTIMATED = (
+    "estimated from the compiled file alone; a run holds its own to its recipes' cost models too, "
+    "and to what memory has measured of them"
+)
 #: Share of the GPU's time in library kernels from which on there is nothing else.
 _ALL_OF_IT = 0.9999
 
@@ -66,7 +71,7 @@ def _describe_errors(errors: tuple[ErrorReport, ...]) -> str:
 
 def _describe_timing(timing: Timing, *, estimated: bool) -> list[str]:
     kind = f"p20 {timing.latency_ms_p20:.4g}, p80 {timing.latency_ms_p80:.4g}"
-    lines = [f"{timing.latency_ms:.4g} ms ({'estimated' if estimated else kind})"]
+    lines = [f"{timing.latency_ms:.4g} ms ({_ESTIMATED if estimated else kind})"]
     if timing.ratio is not None:
         lines.append(
             f"{timing.ratio:.3f}x {timing.reference} (95% interval {timing.ratio_low:.3f} to "

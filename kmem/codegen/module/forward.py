@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from kmem.codegen.module.entries import Launcher
 from kmem.codegen.module.fetching import STATE, write_fetches, write_unpacking
-from kmem.codegen.module.library_calls import write_call, write_constant
+from kmem.codegen.module.library_calls import write_arg, write_call, write_constant
 from kmem.codegen.module.lifetimes import release_early
 from kmem.codegen.module.placing import Placement, Slices
 from kmem.codegen.module.plan import SitePlan, WorkloadPlan, makes, reads, schedule
@@ -50,7 +50,7 @@ def write_expected(plan: WorkloadPlan) -> str:
     tests = [str(plan.graph.training)] if plan.graph.mode_matters else []
     for placeholder in _inputs(plan.graph):
         if placeholder.spec is None:
-            tests.append(repr(placeholder.value))
+            tests.append(write_arg(placeholder.value))
         else:
             spec = placeholder.spec
             tests.append(f"{spec.shape!r}, {spec.stride!r}, torch.{spec.dtype}, False")

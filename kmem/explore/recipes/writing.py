@@ -59,7 +59,8 @@ def write_kernel(
     provenance = (
         f"Written by kmem {__version__} for {traced.device.full_name}, precision "
         f"{traced.contract.precision.value}, with torch {metadata.version('torch')} and Triton "
-        f"{metadata.version('triton')}; estimated at {estimated_ms:.3g} ms."
+        f"{metadata.version('triton')}; its recipes' cost models expect {estimated_ms:.3g} ms of "
+        f"their kernels."
     )
     versions = {option.recipe.name: option.recipe.version for option in cover}
     listed = ", ".join(f"{name} (code {version})" for name, version in sorted(versions.items()))

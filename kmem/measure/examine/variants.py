@@ -9,7 +9,7 @@ from kmem.measure.examine.cases import check_run
 from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.oracle.answers.answer import Answer
 from kmem.measure.oracle.answers.expected import KEPT_BYTES, Expected
-from kmem.measure.oracle.inputs.traits import InputTraits
+from kmem.measure.oracle.inputs.filled import ReferenceInputs
 from kmem.measure.oracle.inputs.variants import ALONE, other_layouts, other_scalars, other_sizes
 from kmem.measure.oracle.running.forward import tensor_bytes
 from kmem.measure.pool.arguments import Layout, SharedArguments
@@ -19,7 +19,7 @@ from kmem.records import Status
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """Values to run a kernel on; `layouts` None for the usual ones."""
+    """Values to run a kernel on; `layouts` None where each lies by itself, without gaps."""
 
     name: str
     values: Sequence[object]
@@ -48,7 +48,7 @@ def check_variants(examination: Examination, seed: int, *, own_size_only: bool =
         for value in reference.inputs.values
     ]
     fallbacks = 0
-    for variant in _variants_of(base, reference.inputs.traits):
+    for variant in _variants_of(base, reference.inputs):
         if own_size_only and variant.name == "misaligned":
             continue
         shared = reference.new_arguments("variant", variant.values, variant.layouts, private=True)
@@ -70,18 +70,20 @@ def check_variants(examination: Examination, seed: int, *, own_size_only: bool =
         examination.flags.add("specialised")
 
 
-def _variants_of(base: Sequence[object], traits: Sequence[InputTraits]) -> Iterator[_Variant]:
+def _variants_of(base: Sequence[object], inputs: ReferenceInputs) -> Iterator[_Variant]:
     for name, layout in other_layouts(base):
         values = base
         if name == "expanded":
-            if all(trait.fixed for trait in traits):
+            if all(trait.fixed for trait in inputs.traits):
                 continue
             values = [
                 _first_row_everywhere(value) if given is not None else value
                 for value, given in zip(base, layout, strict=True)
             ]
         yield _Variant(name, values, layout)
-    for name, values in (*other_scalars(base), *other_sizes(base)):
+    for name, values in other_scalars(base):
+        yield _Variant(name, values, inputs.layouts)
+    for name, values in other_sizes(base):
         yield _Variant(name, values)
 
 

@@ -22,16 +22,49 @@ import torch
 
 from kmem.errors import ExecutorError
 from kmem.measure.pool.checksum import bit_sum
+from kmem.measure.worker.overlap import overlaps_itself
 from kmem.measure.worker.tensors import (
     Placement,
     SharedTensor,
     allocate_shared,
+    empty_at,
     encode_value,
+    span_of,
     where_once,
 )
 
 #: Stride in elements, and offset of the first element in its storage.
 Layout = tuple[tuple[int, ...], int]
+#: Memory starts at a multiple of this, so that a longer offset aligns a tensor no otherwise.
+#: Source: torch 2.11, CUDACachingAllocator.cpp, kMinBlockSize; a file is mapped at a page.
+_ALIGNED_BYTES = 512
+
+
+def given_layouts(values: Sequence[object], placement: Placement) -> list[Layout | None]:
+    """How the tensors of a problem lie in memory, gaps between elements included.
+
+    A kernel whose strides are constants runs for these alone, and is as fast as these let it be.
+
+    Returns:
+        None for plain values, and for tensors of which elements are one in memory, where the judge
+        cannot have that: windows that overlap, and expanded ones that travel through the host.
+    """
+    return [
+        _given_layout(value, placement) if isinstance(value, torch.Tensor) else None
+        for value in values
+    ]
+
+
+def _given_layout(value: torch.Tensor, placement: Placement) -> Layout | None:
+    stride = tuple(value.stride())
+    once = value[where_once(value)] if _can_hold_expanded(placement) else value
+    if overlaps_itself(once.shape, stride):
+        return None
+    return stride, value.storage_offset() % (_ALIGNED_BYTES // value.element_size())
+
+
+def _can_hold_expanded(placement: Placement) -> bool:
+    return placement.device.type == "cpu" or placement.ipc
 
 
 class SharedArguments:
@@ -52,7 +85,8 @@ class SharedArguments:
             name: what the list is for; made unique.
             like: tensors whose shape, dtype and strides are taken, these where elements lie one
                 beside the other, or are one in memory; other values are kept.
-            layouts: to use instead, one for each value.
+            layouts: to use instead, one for each value, None for the same. What lies in gaps that
+                they leave is no number (or the largest integer): no kernel may use it.
             private: keep values in memory of the judge's own too, in the same layout.
 
         Raises:
@@ -60,7 +94,7 @@ class SharedArguments:
         """
         self.name = f"{name}-{secrets.token_hex(4)}"  # a worker may serve several references
         #: Whether elements may share memory: not where values travel through the host.
-        self.can_hold_expanded = placement.device.type == "cpu" or placement.ipc
+        self.can_hold_expanded = _can_hold_expanded(placement)
         self.items: list[object] = []
         self._private: list[torch.Tensor | None] = []  # one for each item
         for index, value in enumerate(like):
@@ -80,6 +114,7 @@ class SharedArguments:
                     f"Cannot share {value.nbytes} bytes in {placement.directory}: {ex.strerror}; "
                     f"free space there"
                 ) from ex
+            _poison_gaps(shared.value)
             self.items.append(shared)
             self._private.append(_empty_alike(shared.value) if private else None)
 
@@ -172,13 +207,8 @@ def _value_of(item: object) -> object:
 
 def _empty_alike(value: torch.Tensor) -> torch.Tensor:
     """Memory of its own with the same sizes, strides and offset."""
-    span = value.storage_offset()
-    if value.numel():
-        span += 1 + sum(
-            (size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True)
-        )
-    base = torch.empty(span, dtype=value.dtype, device=value.device)
-    return base.as_strided(value.shape, value.stride(), value.storage_offset())
+    offset = value.storage_offset()
+    return empty_at(value.shape, value.stride(), offset, value.dtype, value.device)
 
 
 def _usual_stride(value: torch.Tensor, may_expand: bool) -> tuple[int, ...]:
@@ -189,10 +219,16 @@ def _usual_stride(value: torch.Tensor, may_expand: bool) -> tuple[int, ...]:
     """
     stride = value.stride()
     once = value[where_once(value)] if may_expand else value
-    span = 0
-    if value.numel():
-        span = 1 + sum((size - 1) * step for size, step in zip(once.shape, stride, strict=True))
-    return tuple(stride) if span == once.numel() else tuple(value.contiguous().stride())
+    fills = span_of(once.shape, stride) == once.numel()
+    return tuple(stride) if fills else tuple(value.contiguous().stride())
+
+
+def _poison_gaps(value: torch.Tensor) -> None:
+    """Poison what a new tensor leaves out of its memory: a sum would not show zeros there."""
+    offset = value.storage_offset()
+    span = span_of(value.shape, value.stride(), offset)
+    if span > value[where_once(value)].numel():
+        value.as_strided((span,), (1,), 0).fill_(_poison_of(value.dtype))
 
 
 def _copy_once(place: torch.Tensor, value: torch.Tensor) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from kmem.measure.oracle.reference import Reference
-from kmem.measure.oracle.running.forward import tensor_bytes
+from kmem.measure.oracle.running.forward import memory_bytes
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.process import WorkerProcess
 
@@ -29,7 +29,7 @@ class TimedInputs:
         self._seed_for = seed_for
         self._draws = 0
         self._keep = False
-        self._size = size = tensor_bytes(reference.inputs.values)
+        self._size = size = memory_bytes(reference.inputs.values)
         free = torch.cuda.mem_get_info()[0] if reference.device.type == "cuda" else TOTAL_BYTES * 4
         count = max(1, min(SETS, min(TOTAL_BYTES, free // 4) // max(size, 1)))
         self.count = count  # of sets that a worker sees
@@ -37,8 +37,11 @@ class TimedInputs:
         self._of_baselines: list[SharedArguments] = []  # made when a baseline asks
 
     def _allocate(self, count: int) -> list[SharedArguments]:
-        values = self._reference.inputs.values
-        return [self._reference.new_arguments("timed", values) for _ in range(count)]
+        inputs = self._reference.inputs
+        return [
+            self._reference.new_arguments("timed", inputs.values, inputs.layouts)
+            for _ in range(count)
+        ]
 
     def names(self, worker: WorkerProcess) -> list[str]:
         """The names under which a worker knows its sets."""

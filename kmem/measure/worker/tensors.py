@@ -5,8 +5,7 @@ On the CPU a tensor lies in a shared-memory file, on a GPU it is opened by a CUD
 CUDA IPC is refused, a CUDA tensor travels through a shared-memory file and the worker keeps a copy
 on the device: `fetch` and `publish` move the values.
 
-Covered: dense strided tensors and plain Python values. Not covered: sparse, nested and quantised
-tensors.
+Covered: strided tensors and plain Python values. Not covered: sparse, nested and quantised tensors.
 """
 
 import base64
@@ -14,6 +13,7 @@ import mmap
 import os
 import threading
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +71,25 @@ def where_once(value: torch.Tensor) -> tuple[slice, ...]:
     )
 
 
+def span_of(shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> int:
+    """Elements of the memory that a tensor reaches over, gaps and what lies before it included."""
+    if 0 in shape:
+        return offset
+    return offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def empty_at(
+    shape: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> torch.Tensor:
+    """Memory of its own, uninitialised, of which a tensor starts some elements after the first."""
+    base = torch.empty(span_of(shape, stride, offset), dtype=dtype, device=device)
+    return base.as_strided(shape, stride, offset)
+
+
 def allocate_shared(
     shape: tuple[int, ...],
     stride: tuple[int, ...],
@@ -89,9 +108,7 @@ def allocate_shared(
         OSError: if there is no room for the file.
     """
     device = placement.device
-    span = 1
-    if 0 not in shape:
-        span += offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    span = max(1, span_of(shape, stride, offset))
     layout = {
         "shape": list(shape),
         "stride": list(stride),
@@ -111,8 +128,7 @@ def allocate_shared(
     descriptor = {**layout, "via": "file", "path": path, "nbytes": nbytes}
     if device.type == "cpu":
         return SharedTensor(host, None, descriptor)
-    value = torch.empty_strided(shape, stride, dtype=dtype, device=device)
-    return SharedTensor(value, host, descriptor)
+    return SharedTensor(empty_at(shape, stride, offset, dtype, device), host, descriptor)
 
 
 def _empty_apart(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -162,11 +178,8 @@ def open_shared(descriptor: dict) -> SharedTensor:
     host = torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
     if descriptor["device"] == "cpu":
         return SharedTensor(host, None, descriptor)
-    return SharedTensor(
-        torch.empty_strided(shape, stride, dtype=dtype, device=descriptor["device"]),
-        host,
-        descriptor,
-    )
+    value = empty_at(shape, stride, offset, dtype, descriptor["device"])
+    return SharedTensor(value, host, descriptor)
 
 
 def _map_file(file: int, nbytes: int) -> torch.UntypedStorage:
@@ -209,7 +222,7 @@ def encode_value(value: object) -> object:
         return value
     if isinstance(value, float):
         return {"float": value.hex()}
-    if isinstance(value, tuple):
+    if type(value) in (tuple, torch.Size):  # the worker would have no names of another
         return {"tuple": [encode_value(item) for item in value]}
     if isinstance(value, list):
         return {"list": [encode_value(item) for item in value]}

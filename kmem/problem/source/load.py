@@ -210,10 +210,32 @@ def build_inputs(
             f"{module.__file__}: get_inputs() makes tensors on a GPU, and there is none here; "
             f"{_NAME_NO_DEVICE}"
         )
+    on = {value.device.type for value in inputs if isinstance(value, torch.Tensor)}
+    if "meta" in on and torch.device(device).type != "meta":
+        raise ProblemError(
+            f"{module.__file__}: get_inputs() makes tensors on the meta device, which have no "
+            "values; make them without a device"
+        )
     moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs]
     if precision is Precision.BF16:
         moved = [cast_floating(value, torch.bfloat16) for value in moved]
     return moved
+
+
+def sketch_inputs(
+    module: types.ModuleType, precision: Precision = Precision.MATCH
+) -> list[object] | None:
+    """`build_inputs` on fake tensors, which take no memory; None where values must be looked at.
+
+    Raises ProblemError: as `build_inputs` does.
+    """
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
+            return build_inputs(module, "cpu", precision)
+    except ProblemError as ex:
+        if not isinstance(ex.__cause__, DataDependentOutputException | DynamicOutputShapeException):
+            raise
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +335,10 @@ def _run_forward(module: types.ModuleType, device: str, precision: Precision) ->
         raise ProblemError(
             f"{module.__file__}: forward returned {_shorten(outputs)}; "
             "it must return a tensor, or several"
+        )
+    if any(isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided for leaf in leaves):
+        raise ProblemError(
+            f"{module.__file__}: forward returned a sparse tensor; it must return dense ones"
         )
     returned = sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
     return ForwardSizes(returned, _count_elements(model), calls.count)

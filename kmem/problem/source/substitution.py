@@ -185,14 +185,19 @@ def axes_of(inputs: list[object]) -> Sizes:
 def keep_parts(
     get_inputs: Callable[[], list[object]], values: Mapping[str, int | tuple[int, ...]]
 ) -> Callable[[], list[object]]:
-    """`get_inputs` with a part of each axis that a workload names."""
+    """`get_inputs` with a part of each axis that a workload names.
+
+    Parts of a contiguous tensor are contiguous; those of any other keep its strides, to which
+    kernels are written.
+    """
     parts = [(match, size) for name, size in values.items() if (match := _AXIS.fullmatch(name))]
 
     def get_parts() -> list[object]:
         inputs = list(get_inputs())
         for match, size in parts:
             place = int(match[1])
-            inputs[place] = inputs[place].narrow(int(match[2]), 0, size).contiguous()
+            part = inputs[place].narrow(int(match[2]), 0, size)
+            inputs[place] = part.contiguous() if inputs[place].is_contiguous() else part
         return inputs
 
     return get_parts

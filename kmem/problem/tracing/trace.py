@@ -12,6 +12,7 @@ hidden state kept in an attribute), other operators.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
 
@@ -20,7 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.export.graph_signature import InputKind, InputSpec
 
 from kmem.host.deadline import DeadlinePassed, deadline
-from kmem.problem.graph import OpGraph, Placeholder
+from kmem.problem.graph import Node, OpGraph, Placeholder
 from kmem.problem.tracing.backward import take_apart
 from kmem.problem.tracing.calls import Untraceable, read_call, target_name, tensor_spec
 from kmem.problem.tracing.drawing import draw_apart
@@ -31,7 +32,7 @@ from kmem.problem.tracing.fake import (
     quiet_fake_tensors,
 )
 from kmem.problem.tracing.kept import give_attributes_memory, replace_overwritten
-from kmem.records import Contract, Precision, Purity
+from kmem.records import DTYPE_BYTES, Contract, Precision, Purity
 
 logger = logging.getLogger(__name__)
 
@@ -228,9 +229,19 @@ def read_flat_program(program: torch.export.ExportedProgram, training: bool) -> 
             outputs = tuple(constants.get(leaf.name, leaf.name) for leaf in leaves)
         else:
             raise Untraceable(f"a {node.op} node")
+    _refuse_unknown_dtypes([*placeholders, *nodes])
     return OpGraph(
         tuple(placeholders), tuple(nodes), outputs, not spec.is_leaf(), training, mode_matters=False
     )
+
+
+def _refuse_unknown_dtypes(values: Sequence[Placeholder | Node]) -> None:
+    """Raises Untraceable: if there is a tensor of which nobody here knows how large it is."""
+    for value in values:
+        made = value.spec if isinstance(value, Placeholder) else value.output
+        for spec in made if isinstance(made, tuple) else (made,):
+            if spec is not None and spec.dtype not in DTYPE_BYTES:
+                raise Untraceable(f"it computes with a tensor of dtype {spec.dtype}")
 
 
 def _read_placeholder(
@@ -246,8 +257,16 @@ def _read_placeholder(
     if isinstance(value, torch.Tensor):
         return Placeholder(node.name, kind, entry.target or "", tensor_spec(value))
     if value is None or isinstance(value, int | float | str):
-        return Placeholder(node.name, "input", "", None, value)
+        return Placeholder(node.name, "input", "", None, _plain(value))
     raise Untraceable(f"{_TAKES}{type(value).__name__}")
+
+
+def _plain(value: int | float | str | None) -> int | float | bool | str | None:
+    """A number or string as such: of an enum's or NumPy's nothing can be written as Python."""
+    for kind in (int, float):
+        if isinstance(value, kind) and not isinstance(value, bool):
+            return kind(value)
+    return str.__str__(value) if isinstance(value, str) else value
 
 
 def _constant_value(

@@ -25,6 +25,10 @@ FLAGS = {
     "a triangular matrix, or a product whose results are added up",
     "recalled": "it comes from memory: an earlier run found it, so its speedup is no new gain",
 }
+#: Of a run whose times are estimates: what the memory makes of them.
+NOT_REMEMBERED = (
+    "Estimates are no evidence: `kmem runs` lists the run, and memory has learned nothing from it."
+)
 #: Offered skills that are named in what to try next.
 _NAMED_AT_MOST = 3
 
@@ -66,7 +70,8 @@ def render_first_screen(finished: FinishedRun) -> list[str]:
     if result.estimated:
         lines += [
             "No GPU was used: correctness was proved in the Triton interpreter on small sizes, and "
-            "every time is an estimate from the compiled kernel.",
+            "every time is an estimate: of the compiled kernel, held to its recipes' cost models "
+            f"and to what memory has measured of them. {NOT_REMEMBERED}",
             "",
         ]
     if result.best is not None:

@@ -3,6 +3,9 @@
 from dataclasses import replace
 from types import ModuleType
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from kmem.errors import ProblemError
 from kmem.measure.oracle.running.module import encodable_values
 from kmem.measure.worker.tensors import encode_value
@@ -16,10 +19,15 @@ from kmem.problem.source.load import (
     check_forward,
     constructor_arguments,
     execute_problem,
+    sketch_inputs,
 )
 from kmem.problem.traced import TracedProblem
+from kmem.problem.tracing.calls import dtype_name
 from kmem.problem.tracing.trace import may_have_pieces, put_under, trace_problem
-from kmem.records import Contract, Device, Precision, Problem
+from kmem.records import DTYPE_BYTES, Contract, Device, Precision, Problem
+
+#: Dtypes that graphs know and torch cannot compute with, so that no family of inputs is made.
+_NOT_DRAWN = ("float8_e4m3fn", "float8_e5m2")
 
 
 def trace_for_run(
@@ -36,14 +44,14 @@ def trace_for_run(
 
     Raises:
         ProblemError: if the problem breaks the contract, its forward fails or does not end, or the
-            judge could give no worker its constructor arguments.
+            judge could give no worker its inputs or constructor arguments.
         DeviceMemoryError: if it cannot fit the device.
     """
     notes: list[str] = []
     workloads = {"full": FULL}
     module = execute_problem(problem, FULL)
     check_forward(module, contract.precision)
-    _check_arguments(problem, module)
+    _check_arguments(problem, module, contract.precision)
     traced = trace_problem(execute_problem(problem, FULL), contract.precision)
     graphs = {"full": put_under(traced, contract)}
     check_footprint(problem, graphs["full"], device)
@@ -78,16 +86,34 @@ def trace_for_run(
     return TracedProblem(problem, contract, device, workloads, graphs, bound), tuple(notes)
 
 
-def _check_arguments(problem: Problem, module: ModuleType) -> None:
-    """Refuse constructor arguments that the judge would refuse once kernels are compiled.
+def _check_arguments(problem: Problem, module: ModuleType, precision: Precision) -> None:
+    """Refuse what the judge would refuse once kernels are compiled.
 
-    Raises ProblemError: if one cannot be passed to a worker.
+    Inputs that only values tell are left to the judge.
+
+    Raises ProblemError: if an input or a constructor argument cannot be passed to a worker.
     """
+    inputs = sketch_inputs(module, precision) or []
     try:
         with encodable_values(problem):
-            for value in constructor_arguments(module):
-                encode_value(value)
+            for value in (*constructor_arguments(module), *inputs):
+                _check_argument(value)
     except ProblemError as ex:
         raise ProblemError(
             f"{ex}, or let `kmem optimize --pieces` treat the file as a model"
         ) from ex
+
+
+def _check_argument(value: object) -> None:
+    """Raises TypeError: if the judge can pass no worker such a value, or draw none like it."""
+    if not isinstance(value, torch.Tensor):
+        if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value)):
+            kind = type(value).__name__
+            raise TypeError(f"a {kind} that holds tensors cannot be passed to a worker")
+        encode_value(value)
+        return
+    dtype = dtype_name(value.dtype)
+    if value.layout is not torch.strided or value.is_nested:
+        raise TypeError("a sparse or nested tensor cannot be passed to a worker")
+    if dtype not in DTYPE_BYTES or dtype in _NOT_DRAWN:
+        raise TypeError(f"a tensor of {dtype} cannot be filled with other values")

@@ -18,10 +18,15 @@ import torch
 from kmem.measure.oracle.inputs.drawing import draw_into
 from kmem.measure.oracle.inputs.families import apply_family
 from kmem.measure.oracle.inputs.traits import find_traits_in_turn, input_traits
-from kmem.measure.oracle.running.forward import PROCESS_STATE, seed_generators, tensor_bytes
+from kmem.measure.oracle.running.forward import (
+    PROCESS_STATE,
+    memory_bytes,
+    seed_generators,
+    tensor_bytes,
+)
 from kmem.measure.oracle.running.module import ReferenceModule, encodable_values
-from kmem.measure.pool.arguments import SharedArguments
-from kmem.measure.worker.tensors import Placement, where_once
+from kmem.measure.pool.arguments import SharedArguments, given_layouts
+from kmem.measure.worker.tensors import Placement, empty_at, where_once
 
 #: Inputs and outputs up to this size, or this share of the free device memory, are given to the
 #: oracle whole; float64 copies and intermediates of larger ones would crowd the device.
@@ -49,7 +54,10 @@ def has_room_for_copy(device: torch.device, nbytes: int) -> bool:
 
 
 class ReferenceInputs:
-    """`shared` holds one draw or family at a time; `traits` are what every family keeps."""
+    """`shared` holds one draw or family at a time; `traits` are what every family keeps.
+
+    `layouts` are how the problem's inputs lie in memory, for other lists of the same.
+    """
 
     def __init__(
         self,
@@ -76,14 +84,17 @@ class ReferenceInputs:
         first = self.draw(seed)
         with encodable_values(module.problem):
             like = [_without_values(value) for value in first]
+            self.layouts = given_layouts(like, placement)
             if is_large := self.is_large(first):
                 # of large inputs there is no room for two draws beside what else is on the device
                 del first
                 torch.cuda.empty_cache()
             # A worker that changes what it sees changes nothing that it is judged by. Where there
             # is no room, checksums say what it was given.
-            private = not is_large or has_room_for_copy(placement.device, tensor_bytes(like))
-            self.shared = SharedArguments(f"{name}-inputs", like, placement, private=private)
+            private = not is_large or has_room_for_copy(placement.device, memory_bytes(like))
+            self.shared = SharedArguments(
+                f"{name}-inputs", like, placement, layouts=self.layouts, private=private
+            )
             self.shared.describe()
         if is_large:
             write = partial(self.write_draw, self.shared)
@@ -163,4 +174,4 @@ def _once(value: object) -> object:
 def _without_values(value: object) -> object:
     if not isinstance(value, torch.Tensor):
         return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return empty_at(value.shape, value.stride(), value.storage_offset(), value.dtype, "meta")

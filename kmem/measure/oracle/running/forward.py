@@ -14,7 +14,7 @@ from kmem.errors import NO_ROOM, DeviceMemoryError, KmemError, ProblemError, fir
 from kmem.measure.oracle.correctness import ROUNDING
 from kmem.measure.oracle.running.masking import MaskedAttention
 from kmem.measure.oracle.running.widening import Widening
-from kmem.measure.worker.tensors import where_once
+from kmem.measure.worker.tensors import span_of, where_once
 from kmem.records import Precision, Problem
 
 #: Half the distance between neighbours in TF32, which has ten bits of mantissa.
@@ -136,6 +136,15 @@ def layouts_of(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 def tensor_bytes(values: Sequence[object]) -> int:
     """The bytes of all tensors among the values."""
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def memory_bytes(values: Sequence[object]) -> int:
+    """The bytes of the memory that tensors reach over: with gaps, and what is expanded once."""
+    return sum(
+        span_of(value.shape, value.stride()) * value.element_size()
+        for value in values
+        if isinstance(value, torch.Tensor)
+    )
 
 
 def round_once(

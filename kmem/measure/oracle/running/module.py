@@ -328,6 +328,6 @@ def encodable_values(problem: Problem) -> Iterator[None]:
         yield
     except TypeError as ex:
         raise ProblemError(
-            f"{problem.path}: {ex}; use tensors, numbers, strings and lists of them as inputs "
-            f"and constructor arguments"
+            f"{problem.path}: {ex}; use dense tensors, numbers, strings and lists of numbers "
+            f"as inputs and constructor arguments"
         ) from ex
