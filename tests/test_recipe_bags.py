@@ -1,4 +1,4 @@
-"""skills/gather-whole-rows: embedding bags, in the interpreter and as compiled for sm_90."""
+"""skills/gather-whole-rows: bags, and rows by where they go, interpreted and compiled for sm_90."""
 
 import pytest
 import torch
@@ -6,7 +6,8 @@ from compile_sm90 import compile_jobs
 from module_problems import recipe
 
 from kmem.devices import named_target
-from kmem.records import Contract
+from kmem.problem.costs.bound import graph_bound
+from kmem.records import Contract, Purity
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 H200 = named_target("h200")
@@ -106,6 +107,72 @@ def test_what_is_not_finite_stays_in_its_bags() -> None:
 def test_what_is_no_bag_is_left(forward: str, inputs: str) -> None:
     _, graph = trace_source(problem(forward, inputs))
     assert RECIPE.match(graph, Contract()) == []
+
+
+def scattered(forward: str, dtype: str = "float32") -> str:
+    """Rows x go where `to` says, or those of x that `by` picks."""
+    return (
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x, to, by):\n"
+        f"        return {forward}\n"
+        "def get_inputs():\n"
+        f"    x = torch.randn(40, 21, dtype=torch.{dtype})\n"
+        "    return [x, torch.randint(0, 13, (40,)), torch.randint(0, 40, (40,))]\n"
+    )
+
+
+ZEROS = "torch.zeros(15, 21, dtype=x.dtype, device=x.device)"
+EACH = "to[:, None].expand(-1, 21)"
+SEGMENTS = {
+    "added": f"{ZEROS}.index_add(0, to, x)",
+    "added in place": f"{ZEROS}.index_add_(0, to, x * 2)",
+    "picked": f"{ZEROS}.index_add(0, to, x[by])",
+    "selected": f"{ZEROS}.index_add_(0, to, x.index_select(0, by))",
+    "scattered": f"{ZEROS}.scatter_add(0, {EACH}, x[by])",
+    "reduced": f"torch.scatter_reduce({ZEROS}, 0, to.view(-1, 1).expand_as(x), x, reduce='sum')",
+    "averaged": f"{ZEROS}.scatter_reduce(0, {EACH}, x[by], 'mean', include_self=False)",
+    "then computed": f"torch.relu({ZEROS}.index_add(0, to, x[by]) + 1)",
+    "of 32 bits": f"{ZEROS}.index_add(0, to.int(), x)",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("case", SEGMENTS)
+def test_rows_are_added_up_by_where_they_go(case: str, dtype: str) -> None:
+    source = scattered(SEGMENTS[case], dtype)
+    tolerance = {"float32": 1e-6, "float16": 2e-3}[dtype]
+    settings = [{"rows": rows, "block": 32, "warps": 1} for rows in (1, 4)]
+    _, graph = trace_source(source)
+    (site,) = RECIPE.match(graph, Contract())
+    space = RECIPE.space(site, H200)
+    legal = [each for each in settings if space.allows(each)]
+    assert legal
+    check_recipe(RECIPE, source, H200, settings=legal, tolerance=tolerance)
+    assert RECIPE.match(graph, Contract(purity=Purity.TRITON)) == [], "the library sorts"
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "torch.ones(15, 21).index_add(0, to, x)",
+        f"{ZEROS}.index_add(0, to, x, alpha=2)",
+        f"{ZEROS}.scatter_reduce(0, {EACH}, x, 'mean')",  # which counts the zeros, too
+        f"{ZEROS}.scatter_reduce(0, {EACH}, x, 'amax', include_self=False)",
+        f"{ZEROS}.scatter_add(0, (to[:, None] + torch.arange(21)) % 13, x)",
+        "torch.zeros(40, 13, dtype=x.dtype).scatter_add(1, to[:, None] % 13, x[:, :1])",
+        "(lambda z: z.index_add(0, to, x) + z)(torch.zeros(15, 21))",
+    ],
+)
+def test_what_is_no_sum_of_rows_from_zeros_is_left(forward: str) -> None:
+    assert RECIPE.match(trace_source(scattered(forward))[1], Contract()) == []
+
+
+def test_a_bag_is_bound_by_the_rows_that_it_names() -> None:
+    flat = "torch.randint(0, 31, (40,)); torch.arange(0, 40, 10).clone()"
+    _, graph = trace_source(
+        problem("F.embedding_bag(i, self.t, a, mode='sum')", flat, rows=9999, width=64)
+    )
+    picked = 40 * 64 * 4
+    assert graph_bound(graph, H200, Contract()).bytes == picked + 40 * 8 + 4 * 8 + 4 * 64 * 4
 
 
 @pytest.mark.slow

@@ -152,6 +152,8 @@ def node_cost_ms(
     traffic = Traffic.ONCE if operator is None else operator.traffic
     if traffic is Traffic.PART:
         moved = 2 * written
+    if traffic is Traffic.ROWS:
+        moved = sum(map(_storage_bytes, specs[1:])) + _picked_bytes(*specs[:2]) + written
     if traffic is Traffic.TWICE and specs:
         moved += _storage_bytes(specs[0])
     reached = {} if device.measured else REACHED
@@ -237,24 +239,28 @@ def _bytes_read(
         if placeholder.spec is None or not users or placeholder.kind not in kinds:
             continue
         size = _storage_bytes(placeholder.spec)
-        if placeholder.name not in graph.outputs and all(
-            _reads_part(node, placeholder.name) for node in users
-        ):
-            size = min(
-                size, sum(node.spec.numel * DTYPE_BYTES[placeholder.spec.dtype] for node in users)
-            )
+        if placeholder.name not in graph.outputs:
+            parts = [_part_read(graph, node, placeholder.name) for node in users]
+            size = min(size, sum(size if part is None else part for part in parts))
         total += size
     return total
 
 
-def _reads_part(node: Node, name: str) -> bool:
+def _part_read(graph: OpGraph, node: Node, name: str) -> int | None:
+    """Bytes that a node reads of its first input where it needs no more; None for all of it."""
     operator = find_operator(node.target)
-    return (
-        operator is not None
-        and operator.traffic is Traffic.PART
-        and isinstance(node.output, TensorSpec)
-        and node.refs()[0] == name
-    )
+    if operator is None or node.refs()[0] != name or name in node.refs()[1:]:
+        return None
+    if operator.traffic is Traffic.ROWS:
+        return _picked_bytes(*(graph.spec(each) for each in node.refs()[:2]))
+    if operator.traffic is Traffic.PART and isinstance(node.output, TensorSpec):
+        return node.spec.numel * DTYPE_BYTES[graph.spec(name).dtype]
+    return None
+
+
+def _picked_bytes(table: TensorSpec, indices: TensorSpec) -> int:
+    """Bytes of a row for each index, or of the table if it is smaller."""
+    return min(table.bytes, indices.numel * table.bytes // max(1, table.shape[0]))
 
 
 def _bytes_written(graph: OpGraph) -> int:

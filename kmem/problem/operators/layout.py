@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from kmem.problem.operators.arithmetic import no_work, per_input
+from kmem.problem.operators.arithmetic import no_work, per_input, per_result
 from kmem.problem.operators.row import (
     Call,
     Fill,
@@ -127,6 +127,13 @@ ROWS = (
     Operator("aten.index_select", "embedding", no_work, traffic=Traffic.PART, checks_values=True),
     Operator("aten.index", "embedding", no_work, checks_values=True),
     Operator("aten.gather", "embedding", no_work, checks_values=True),
+    Operator(
+        "aten.embedding_bag", "embedding", per_result, traffic=Traffic.ROWS, checks_values=True
+    ),
+    *(
+        Operator(f"aten.{name}", "embedding", per_input, checks_values=True)
+        for name in ("index_add", "index_copy", "scatter", "scatter_add", "scatter_reduce")
+    ),
     Operator("aten.sort", "sort", per_input),
     Operator("aten.topk", "sort", per_input),
     Operator("aten.median", "sort", per_input),

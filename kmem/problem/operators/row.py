@@ -232,6 +232,7 @@ class Traffic(Enum):
     ONCE = "once"
     TWICE = "twice"  # the first input: once for statistics, once for the result
     PART = "part"  # of the first input, only what is returned
+    ROWS = "rows"  # of the first input, a row for each element of the second
 
 
 @dataclass(frozen=True, slots=True)
