@@ -600,10 +600,16 @@ _NIBBLES = "torch.stack((self.b & 15, self.b >> 4), -1).view(20, 32)"
         f"({_NIBBLES}.to(x.dtype) - {_NIBBLES}.view(20, 4, 8)[:, :, :1]"
         ".expand(20, 4, 8).reshape(20, 32).to(x.dtype))",
         "torch.cat((self.b % 16, self.b // 16), 1).to(torch.int16).to(x.dtype) * self.g[:, :1]",
+        # eight bits an element, scaled by groups
+        "(self.q.to(x.dtype).view(20, 4, 8) * self.g[:, :, None]).view(20, 32)",
+        "(self.q.view(20, 4, 8).to(x.dtype) - self.g[:, :, None]).flatten(1) * self.g[:, :1]",
     ],
 )
 def test_packed_weights_are_unpacked_as_eager_does(weight):
-    setup = f"{INT4}; self.register_buffer('i', self.b.view(torch.int8))"
+    setup = (
+        f"{INT4}; self.register_buffer('i', self.b.view(torch.int8)); "
+        "self.register_buffer('q', torch.randint(-99, 99, (20, 32), dtype=torch.int8))"
+    )
     source = problem(f"F.linear(x, {weight})", "torch.randn(18, 32)", setup)
     own = recipe("gemm-prologue-fusion")
     _, graph = trace_source(source)

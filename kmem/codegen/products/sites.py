@@ -70,7 +70,9 @@ def _openings(
     )
     unpacked = None
     if names.count(terms.b) == 1:
-        unpacked = grow_unpacked(graph, terms.b, _letters(terms), node, taken)
+        unpacked = grow_unpacked(
+            graph, terms.b, _letters(terms), node, taken, narrow=not opened[1].nodes
+        )
     opened = (opened[0], unpacked or opened[1])
     if names.count(terms.a) == 1:
         opened = (gather_rows(graph, opened[0], {node.name}, taken), opened[1])

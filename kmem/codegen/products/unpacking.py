@@ -62,6 +62,8 @@ _MOST_SOURCES, _MOST_ELEMENTS = 6, 2**31
 _LEAST_COPY = 4
 #: Elements of the operand for each integer that is read, at least: fewer are not packed.
 _PACKED = 2
+#: Bytes of the operand for each byte of narrow integers, at least.
+_NARROW = 2
 
 
 class _Unwritable(Exception):  # noqa: N818 - no error: the operand is then read as it is
@@ -69,7 +71,13 @@ class _Unwritable(Exception):  # noqa: N818 - no error: the operand is then read
 
 
 def grow_unpacked(
-    graph: OpGraph, name: str, letters: str, product: Node, taken: Collection[str] = ()
+    graph: OpGraph,
+    name: str,
+    letters: str,
+    product: Node,
+    taken: Collection[str] = (),
+    *,
+    narrow: bool = False,
 ) -> Opening | None:
     """The opening of a packed operand; None where it is not packed, or cannot be written.
 
@@ -77,6 +85,9 @@ def grow_unpacked(
         name: what the product reads, with two dimensions.
         letters: of its dimensions: "k" along the sum, "n" along the columns.
         taken: nodes that may not join.
+        narrow: whether integers of half the operand's bytes count as packed, one for each element:
+            scaled by groups within its rows they are not what an operand that is read as it lies is
+            made of.
     """
     if sorted(letters) != ["k", "n"] or graph.node(name) is None:
         return None
@@ -98,9 +109,9 @@ def grow_unpacked(
     except _Unwritable:
         return None
     sources = [graph.spec(source) for source in writing.sources]
-    is_packed = writing.unpacks and any(
-        source.dtype in _INTEGERS and _PACKED * source.numel <= spec.numel for source in sources
-    )
+    integers = [source for source in sources if source.dtype in _INTEGERS]
+    is_packed = writing.unpacks and any(_PACKED * source.numel <= spec.numel for source in integers)
+    is_packed |= narrow and any(_NARROW * source.bytes <= spec.bytes for source in integers)
     if not is_packed or len(sources) > _MOST_SOURCES:
         return None
     shape = "(rows.shape[0], columns.shape[0])"
