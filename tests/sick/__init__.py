@@ -8,11 +8,18 @@
 - layers.py: poolings, convolutions and norms of images.
 - chains.py: forwards of several launches, and ill chosen lanes, loops and updates.
 - crossed.py: sicknesses of rows and elements in the families of other operators.
-- habits.py: habits of hand-written kernels, over operators of every family.
+- habits/: habits of hand-written kernels, over operators of every family.
 - tiles.py: tiles, orders and chains of products, and attention beyond one head.
+- parts.py: texts of kernels that cases of several modules are made of.
+- loops.py: loops written out, of short turns, and down long rows by few programs.
+- uneven.py: ragged rows, rare paths, bands and masks.
+- places.py: lanes on the wrong axis, parts loaded apart, places found dearly, caches misused.
+- passes.py: results that pass through memory, copies, fills and launches that need not be.
+- formulas.py: what algebra would spare, precision not used, tiles and waves ill chosen.
 
 What is right for a kind follows from how its sickness is made, and was written down before
-retrieval was run on any of them (2026-11-23; of the last five modules 2026-11-29).
+retrieval was run on any of them (2026-11-23; of layers.py to tiles.py 2026-11-29, of loops.py to
+formulas.py 2026-11-30).
 `tools/collect_labelled.py` compiles and profiles them.
 """
 
