@@ -27,11 +27,16 @@ from sick.case import SickKernel
 from sick.chains import chain_cases
 from sick.crossed import crossed_cases
 from sick.elements import element_cases
+from sick.formulas import formula_cases
 from sick.habits import habit_cases
 from sick.layers import layer_cases
+from sick.loops import loop_cases
+from sick.passes import pass_cases
+from sick.places import place_cases
 from sick.products import product_cases
 from sick.rows import row_cases
 from sick.tiles import tile_cases
+from sick.uneven import uneven_cases
 from sick.windows import window_cases
 
 
@@ -39,6 +44,7 @@ def sick_kernels() -> list[SickKernel]:
     """Every case, by name."""
     makers = (row_cases, element_cases, product_cases, window_cases)
     later = (layer_cases, chain_cases, tile_cases, habit_cases, crossed_cases)
-    cases = [case for make in (*makers, *later) for case in make()]
+    last = (loop_cases, uneven_cases, place_cases, pass_cases, formula_cases)
+    cases = [case for make in (*makers, *later, *last) for case in make()]
     assert len({case.name for case in cases}) == len(cases)
     return sorted(cases, key=lambda case: case.name)

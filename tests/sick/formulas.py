@@ -1,6 +1,7 @@
-"""Sick formulas: products that algebra would spare, precision not used, tiles and waves ill chosen."""
+"""Sick formulas: what algebra would spare, precision not used, tiles and waves ill chosen."""
 
 from collections.abc import Iterator
+from textwrap import dedent
 
 from sick.case import Body, SickKernel, make_case
 from sick.parts import RUN_ROWS, RUN_STEP, row_step, step
@@ -46,7 +47,7 @@ def _spared() -> Iterator[SickKernel]:
             "a, b",
         ),
     )
-    averaged = """
+    averaged = dedent("""
     @triton.jit
     def averaged(x_ptr, out_ptr, tokens, width, BLOCK: tl.constexpr):
         lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -55,7 +56,7 @@ def _spared() -> Iterator[SickKernel]:
         for token in range(tokens):
             acc += tl.load(x_ptr + begin + token * width + lanes)
         tl.store(out_ptr + tl.program_id(1) * width + lanes, acc / tokens)
-    """.replace("\n    ", "\n")
+    """)
     yield make_case(
         "every position mapped before their mean",
         "linear, mean of tokens",
@@ -126,14 +127,14 @@ def _behind() -> Iterator[SickKernel]:
             "x, w",
         ),
     )
-    affine = """
+    affine = dedent("""
     @triton.jit
     def affine(x_ptr, scale_ptr, shift_ptr, out_ptr, width, BLOCK: tl.constexpr):
         lanes = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         place = tl.program_id(1).to(tl.int64) * width + lanes
         v = tl.load(x_ptr + place)
         tl.store(out_ptr + place, v * tl.load(scale_ptr + lanes) + tl.load(shift_ptr + lanes))
-    """.replace("\n    ", "\n")
+    """)
     yield make_case(
         "an affine step behind a layer",
         "linear, scale and shift",
@@ -158,7 +159,7 @@ def _behind() -> Iterator[SickKernel]:
             """,
         ),
     )
-    wide = """
+    wide = dedent("""
     @triton.jit
     def pixels(x_ptr, w_ptr, out_ptr, ins, outs, size, TO: tl.constexpr, TP: tl.constexpr):
         o = tl.program_id(1) * TO + tl.arange(0, TO)
@@ -178,7 +179,7 @@ def _behind() -> Iterator[SickKernel]:
         grid = (size // 128, w.shape[0] // 64, x.shape[0])
         pixels[grid](x, w, out, x.shape[1], w.shape[0], size, TO=64, TP=128)
         return out
-    """.replace("\n    ", "\n")
+    """)
     convolved = "torch.nn.functional.conv2d(x, w[:, :, None, None])"
     yield make_case(
         "a residual added behind the product",
@@ -389,16 +390,16 @@ def _windows() -> Iterator[SickKernel]:
     )
     yield make_case(
         "each window read by itself",
-        "max_pool of 5",
+        "max_pool of 7",
         "pooling",
         ("separable-pooling", "stencil-register-tiling"),
         Body(
             taps,
-            "return torch.nn.functional.max_pool2d(x, 5, 1)",
+            "return torch.nn.functional.max_pool2d(x, 7, 1)",
             run,
             "torch.randn(16, 32, 256, 256)",
         ),
-        TAPS=5,
+        TAPS=7,
         KERNEL="x",
         FIRST='tl.full((BLOCK,), float("-inf"), tl.float32)',
         JOINED="tl.maximum(acc, v)",

@@ -1,6 +1,7 @@
 """Sick forwards: results that pass through memory, copies, fills and launches that need not be."""
 
 from collections.abc import Iterator
+from textwrap import dedent
 
 from sick.case import Body, SickKernel, make_case
 from sick.parts import RUN_ROWS, RUN_STEP, row_step, step
@@ -68,14 +69,14 @@ def _steps() -> Iterator[SickKernel]:
         Body(
             step("scaled", "v * 0.125")
             + step("masked", "tl.where(u > 0, v, -1e30)", "vu")
-            + """
+            + dedent("""
             @triton.jit
             def soft(x_ptr, out_ptr, COLUMNS: tl.constexpr):
                 place = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
                 v = tl.load(x_ptr + place)
                 e = tl.exp(v - tl.max(v, 0))
                 tl.store(out_ptr + place, e / tl.sum(e, 0))
-            """.replace("\n            ", "\n")
+            """)
             + RUN_STEP,
             "return torch.softmax(torch.where(m > 0, x * 0.125, torch.full_like(x, -1e30)), 1)",
             """
@@ -109,7 +110,7 @@ def _steps() -> Iterator[SickKernel]:
         "norm",
         ("fuse-norm-residual-activation",),
         Body(
-            """
+            dedent("""
             @triton.jit
             def normed(x_ptr, out_ptr, COLUMNS: tl.constexpr):
                 place = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
@@ -117,7 +118,7 @@ def _steps() -> Iterator[SickKernel]:
                 far = v - tl.sum(v, 0) / COLUMNS
                 scale = tl.rsqrt(tl.sum(far * far, 0) / COLUMNS + 1e-5)
                 tl.store(out_ptr + place, far * scale)
-            """.replace("\n            ", "\n")
+            """)
             + step("curved", "v * tl.sigmoid(v)")
             + RUN_STEP,
             "return torch.nn.functional.silu(torch.nn.functional.group_norm(x, 32))",
@@ -155,15 +156,15 @@ def _figures() -> Iterator[SickKernel]:
         Body(
             """
             @triton.jit
-            def joined(x_ptr, mean_ptr, out_ptr, images, channels, pixels, BLOCK: tl.constexpr):
-                channel = tl.program_id(0)
+            def joined(x_ptr, mean_ptr, out_ptr, images, pixels, POWER: tl.constexpr):
+                channel, channels = tl.program_id(0), tl.num_programs(0)
                 mean = tl.load(mean_ptr + channel)
-                acc = tl.zeros((BLOCK,), tl.float32)
+                acc = tl.zeros((1024,), tl.float32)
                 for image in range(images):
                     begin = (image * channels + channel).to(tl.int64) * pixels
-                    for start in range(0, pixels, BLOCK):
-                        v = tl.load(x_ptr + begin + start + tl.arange(0, BLOCK)) - mean
-                        acc += POWER
+                    for start in range(0, pixels, 1024):
+                        v = tl.load(x_ptr + begin + start + tl.arange(0, 1024)) - mean
+                        acc += v if POWER == 1 else v * v
                 tl.store(out_ptr + channel, tl.sum(acc, 0) / (images * pixels))
 
             @triton.jit
@@ -173,17 +174,13 @@ def _figures() -> Iterator[SickKernel]:
                 mean = tl.load(mean_ptr + plane % channels)
                 scale = tl.rsqrt(tl.load(spread_ptr + plane % channels) + 1e-5)
                 tl.store(out_ptr + place, (tl.load(x_ptr + place) - mean) * scale)
-            """.replace("POWER", "tl.where(SQUARED, v * v, v)").replace(
-                "pixels, BLOCK: tl.constexpr):\n                channel",
-                "pixels, SQUARED: tl.constexpr, BLOCK: tl.constexpr):\n                channel",
-            ),
+            """,
             "return torch.nn.functional.batch_norm(x, None, None, training=True)",
             """
             images, channels, pixels = *x.shape[:2], x.shape[2] * x.shape[3]
             zero, mean, spread = (x.new_zeros(channels) for _ in range(3))
-            sizes = (images, channels, pixels)
-            joined[(channels,)](x, zero, mean, *sizes, SQUARED=False, BLOCK=1024)
-            joined[(channels,)](x, mean, spread, *sizes, SQUARED=True, BLOCK=1024)
+            joined[(channels,)](x, zero, mean, images, pixels, POWER=1)
+            joined[(channels,)](x, mean, spread, images, pixels, POWER=2)
             out = torch.empty_like(x)
             grid = (pixels // 1024, images * channels)
             apply[grid](x, mean, spread, out, channels, pixels, BLOCK=1024)
@@ -308,7 +305,7 @@ def _copies() -> Iterator[SickKernel]:
         ("scan-without-flip-copies", "fuse-pointwise-chain"),
         Body(
             step("masked", "tl.where(u > 0, v, 0.0)", "vu")
-            + """
+            + dedent("""
             @triton.jit
             def scanned(x_ptr, out_ptr, columns, BLOCK: tl.constexpr):
                 begin = tl.program_id(0).to(tl.int64) * columns
@@ -318,7 +315,7 @@ def _copies() -> Iterator[SickKernel]:
                     v = tl.load(x_ptr + place)
                     tl.store(out_ptr + place, tl.cumsum(v, 0) + carried)
                     carried += tl.sum(v, 0)
-            """.replace("\n            ", "\n")
+            """)
             + RUN_STEP,
             "return torch.cumsum(torch.where(m > 0, x, torch.zeros_like(x)), 1)",
             """
