@@ -121,8 +121,9 @@ GRAPH_PATTERNS: dict[str, GraphPattern] = {
     "batch_statistics": GraphPattern("figures of each channel are taken over batch and pixels"),
     "pooled_planes": GraphPattern("each plane of an image is reduced to one number"),
     "few_long_rows": GraphPattern("rows are joined or scanned that are few and long"),
+    "many_short_rows": GraphPattern("rows are joined or scanned that are many and short"),
     "few_queries": GraphPattern("an attention has few queries for many keys"),
-    "overlapping_windows": GraphPattern("a pooling's windows overlap"),
+    "overlapping_windows": GraphPattern("windows overlap: a pooling's or a thin convolution's"),
     "interleaved_parts": GraphPattern("parts are taken that lie beside each other in a row"),
     "turned_copy": GraphPattern("a tensor is copied with another axis last"),
 }

@@ -104,6 +104,11 @@ SHOWN = {
     "x.expand(2, 32, 32).repeat(1, 32, 64).view(2, -1).sum(1)": {"few_long_rows"},
     "x.repeat(1, 32, 64).view(2, -1).cumsum(1)": {"few_long_rows"},
     "x.repeat(1, 32, 64).view(2, -1).sum()": set(),
+    "x.repeat(1, 64, 32).view(-1, 2).sum(1)": {"many_short_rows"},
+    "torch.softmax(x.repeat(1, 64, 32).view(-1, 2), 1)": {"many_short_rows"},
+    f"functional.conv2d({IMAGE}, y.view(1024, 1, 1, 1)[:288].view(32, 1, 3, 3), groups=32)": {
+        "overlapping_windows"
+    },
     "functional.max_pool2d(x, 3, 1)": {"overlapping_windows"},
     "functional.max_pool2d(x, 2)": set(),
     "x[..., ::2] * 2.0": {"interleaved_parts"},

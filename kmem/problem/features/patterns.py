@@ -302,6 +302,7 @@ _PATTERNS: Mapping[str, Callable[[Families], bool]] = {
     "batch_statistics": sizes.batch_statistics,
     "pooled_planes": sizes.pooled_planes,
     "few_long_rows": sizes.few_long_rows,
+    "many_short_rows": sizes.many_short_rows,
     "few_queries": sizes.few_queries,
     "overlapping_windows": sizes.overlapping_windows,
     "interleaved_parts": sizes.interleaved_parts,

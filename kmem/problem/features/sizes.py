@@ -6,6 +6,7 @@ patterns.py names them, beside those that show in axes and in which operator rea
 import math
 from collections.abc import Sequence
 
+from kmem.problem.costs.vendor import vendor_convolution
 from kmem.problem.features.axes import reduced_dims
 from kmem.problem.features.families import Families, word_of
 from kmem.problem.graph import Node
@@ -23,10 +24,17 @@ _TERMS_A_ROW = 16
 #: the registers of one hold.
 _FEW_LONG_ROWS = 128
 _LONG_ROW = 65536
+#: Elements of a row that leave a warp's lanes little to do, and rows that fill any device whatever
+#: a program does. Source: skills/several-rows-per-program.
+_SHORT_ROW = 256
+_MANY_ROWS = 65536
 #: Queries up to which an attention reads its keys once for next to no work. Source:
 #: skills/split-kv-decoding: one or few query tokens.
 _FEW_QUERIES = 16
 _KEYS_A_QUERY = 64
+#: Input channels of a group up to which a convolution reads more than it multiplies.
+#: Source: skills/direct-conv-few-channels.
+_THIN = 8
 #: Parts of an element that lie beside each other: pairs up to RGBA. Source:
 #: skills/deinterleave-wide-loads.
 _PARTS = range(2, 5)
@@ -83,6 +91,16 @@ def few_long_rows(known: Families) -> bool:
     return False
 
 
+def many_short_rows(known: Families) -> bool:
+    """Whether a reduction, norm, softmax or scan has many rows, and short ones."""
+    for node in known.of("reduction", "softmax", "norm", "scan"):
+        shape = known.graph.spec(node.refs()[0]).shape if node.refs() else ()
+        length = _row_length(known, node, shape)
+        if 1 < length <= _SHORT_ROW and math.prod(shape) // length >= _MANY_ROWS:
+            return True
+    return False
+
+
 def _row_length(known: Families, node: Node, shape: Sequence[int]) -> int:
     """How many elements an operator joins; 0 where that is not known."""
     given = node.args[1] if len(node.args) > 1 else None
@@ -118,7 +136,13 @@ def _are_few(queries: Sequence[int], keys: Sequence[int]) -> bool:
 
 
 def overlapping_windows(known: Families) -> bool:
-    """Whether a pooling's windows are longer than the steps between them."""
+    """Whether windows are longer than the steps between them: a pooling's, a thin convolution's."""
+    for node in known.of("convolution"):
+        called = vendor_convolution(known.graph, node)
+        if called is not None and called.channels_in <= _THIN:
+            taps = known.graph.spec(node.refs()[1]).shape[2:]
+            if any(size > apart for size, apart in zip(taps, called.stride, strict=False)):
+                return True
     for node in known.of("pooling"):
         sizes = [each if isinstance(each, tuple) else (each,) for each in node.args[1:3]]
         if len(sizes) == 2 and all(isinstance(size, int) for each in sizes for size in each):
