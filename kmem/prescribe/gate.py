@@ -335,7 +335,8 @@ class Gate:
         is_guess = diagnosis.estimated and not self._is_read
         later = LATER_ESTIMATED if is_guess else LATER
         if not self._treats_any(skill):
-            return (1.0 if is_guess else later) if self._shows(skill) else 0.0
+            seen = 1.0 if is_guess else later
+            return seen if self._shows(skill) else 0.0
         return max(
             (1.0 if place == 0 else later) * FURTHER_BACK ** skill.bottlenecks.index(bottleneck)
             for place, bottleneck in enumerate(self._treated)

@@ -211,7 +211,9 @@ class _Text:
 
 def _overwritten_fills(host: ast.stmt, kernels: Mapping[str, _Text]) -> set[str]:
     """The names of tensors that are filled, and then only stored to by the kernels launched."""
-    filled, written, read = set(), set(), set()
+    filled: set[str] = set()
+    written: set[str] = set()
+    read: set[str] = set()
     for node in ast.walk(host):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             called = getattr(node.value.func, "attr", "")

@@ -1,4 +1,4 @@
-"""Patterns that show in the axes, sizes and copies of a graph's operators.
+"""Patterns that show in the axes and copies of a graph's operators.
 
 patterns.py names them, beside those that show in which operator reads which.
 """
