@@ -190,6 +190,9 @@ SIGNATURE_METRICS: dict[str, SignatureMetric] = {
     "reuse_ratio": SignatureMetric(
         "ratio", 8.0, "bytes that programs load and store over those of the arguments"
     ),
+    # The caches of instructions hold 128 KiB for a multiprocessor and 12 KiB for each of its four
+    # parts, which is what skills ask for. Source: Jia et al., "Dissecting the NVIDIA Volta GPU
+    # architecture via microbenchmarking", 2018, section 3.
     "code_bytes": SignatureMetric("bytes", 131072.0, "bytes of a kernel's instructions"),
     "sm_throughput_pct": SignatureMetric("%", 100.0, "busiest SM pipe or issue slot over its peak"),
     "tensor_pipe_pct": SignatureMetric(
