@@ -108,6 +108,7 @@ GRAPH_PATTERNS: dict[str, GraphPattern] = {
     "norm_over_outer_axis": GraphPattern("a tensor's own figures of an outer axis scale it"),
     "repeated_heads": GraphPattern("an attention reads keys or values repeated for several heads"),
     "masked_attention": GraphPattern("an attention is causal or masked"),
+    "given_lengths": GraphPattern("places are compared with lengths that are given"),
     "concatenated_results": GraphPattern("results are copied into one tensor"),
     "turned_result": GraphPattern("a product or attention is turned and copied"),
     "prepared_weight": GraphPattern("something is computed of parameters alone"),
@@ -115,6 +116,16 @@ GRAPH_PATTERNS: dict[str, GraphPattern] = {
     "pooled_transposed": GraphPattern("an average pooling reads a transposed convolution"),
     "symmetric_product": GraphPattern("a tensor is multiplied with its own transpose"),
     "step_without_effect": GraphPattern("an operator changes nothing"),
+    "few_rows": GraphPattern("a product of few rows reads a large operand"),
+    "long_sum": GraphPattern("a product sums many more terms than its result has rows or columns"),
+    "batch_statistics": GraphPattern("figures of each channel are taken over batch and pixels"),
+    "pooled_planes": GraphPattern("each plane of an image is reduced to one number"),
+    "few_long_rows": GraphPattern("rows are joined or scanned that are few and long"),
+    "many_short_rows": GraphPattern("rows are joined or scanned that are many and short"),
+    "few_queries": GraphPattern("an attention has few queries for many keys"),
+    "overlapping_windows": GraphPattern("windows overlap: a pooling's or a thin convolution's"),
+    "interleaved_parts": GraphPattern("parts are taken that lie beside each other in a row"),
+    "turned_copy": GraphPattern("a tensor is copied with another axis last"),
 }
 
 
@@ -134,11 +145,14 @@ SOURCE_FEATURES: dict[str, str] = {
     "specials": "exponentials, logarithms, roots and the like",
     "divisions": "quotients and remainders that differ from lane to lane",
     "turns": "tiles that are transposed or permuted",
-    "copies": "copies and conversions of tensors, by kernels or calls that do nothing else",
+    "copies": (
+        "copies and conversions of tensors, by kernels or calls that do nothing else, and fills of "
+        "tensors that are then overwritten"
+    ),
 }
 
 #: Those that are a fault by themselves: a skill that demands one is about mending it.
-SYMPTOMS = frozenset({"gathers", "rereads", "atomics", "divisions", "copies"})
+SYMPTOMS = frozenset({"gathers", "rereads", "atomics", "divisions", "copies", "unrolled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +184,16 @@ SIGNATURE_METRICS: dict[str, SignatureMetric] = {
     "sector_efficiency_pct": SignatureMetric(
         "%", 100.0, "bytes used over bytes fetched by global loads, 32-byte sectors"
     ),
+    "access_bytes": SignatureMetric(
+        "bytes", 16.0, "bytes that one load or store of a lane is about, 16 at most"
+    ),
+    "reuse_ratio": SignatureMetric(
+        "ratio", 8.0, "bytes that programs load and store over those of the arguments"
+    ),
+    # The caches of instructions hold 128 KiB for a multiprocessor and 12 KiB for each of its four
+    # parts, which is what skills ask for. Source: Jia et al., "Dissecting the NVIDIA Volta GPU
+    # architecture via microbenchmarking", 2018, section 3.
+    "code_bytes": SignatureMetric("bytes", 131072.0, "bytes of a kernel's instructions"),
     "sm_throughput_pct": SignatureMetric("%", 100.0, "busiest SM pipe or issue slot over its peak"),
     "tensor_pipe_pct": SignatureMetric(
         "%", 100.0, "tensor-core pipe active cycles over elapsed cycles"

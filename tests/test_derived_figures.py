@@ -128,6 +128,27 @@ def test_what_does_not_follow_stays_unknown(changes: dict[str, float], unknown: 
     assert not unknown & known(streaming(**changes))
 
 
+def test_what_stores_waste_of_sectors_what_is_read_again_and_the_code_are_figures() -> None:
+    def figures(**changes: float) -> dict[str, float]:
+        launches = add_derived([streaming(**changes)], NEEDED, H200)
+        profile = Profile("", "cupti", "h200", False, launches)
+        return dict(make_signature(profile, H200, NEEDED).values)
+
+    plain = figures()
+    assert plain["access_bytes"] == 16.0 and plain["reuse_ratio"] == pytest.approx(1.0)
+    loaded, stored = (
+        streaming().metrics[f"static__program_{name}_bytes"] for name in ("load", "store")
+    )
+    spread = figures(program_store_sector_bytes=8.0 * stored)
+    assert spread["sector_efficiency_pct"] == pytest.approx(
+        100.0 * (loaded + stored) / (loaded + 8.0 * stored)
+    )
+    assert figures(program_load_bytes=2.0 * loaded)["reuse_ratio"] == pytest.approx(
+        (2.0 * loaded + stored) / (loaded + stored)
+    )
+    assert plain["code_bytes"] == 16.0 * streaming().metrics["static__instructions"]
+
+
 def test_launches_of_a_vendor_move_their_arguments_at_least() -> None:
     operator = Launch(
         "aten.mul.Tensor", 0.5, None, None,

@@ -175,7 +175,7 @@ def test_why_tells_what_a_round_saw_was_offered_decided_and_got() -> None:
         "Round 1",
         "  Diagnosis of kernel kkkkkkkkkkkk",
         "    too little in flight",
-        "      1 of 23 dimensions known",
+        "      1 of 26 dimensions known",
         "  Offered: reduce (score 0.250)",
         "    - treats latency",
         "    - never tried",

@@ -26,6 +26,7 @@ def get_inputs():
     return [torch.randn(2, 32, 32), torch.randn(32, 32)]
 """
 IMAGE, HEADS = "x.view(2, 32, 8, 4)", "x.view(1, 2, 32, 32)"
+KEYS = "torch.cat((x.view(1, 2, 32, 32), x.view(1, 2, 32, 32)), 2)"
 ATTENTION = "functional.scaled_dot_product_attention"
 #: What a module of inputs x (2, 32, 32) and y (32, 32) computes -> the patterns of its graph.
 SHOWN = {
@@ -36,6 +37,7 @@ SHOWN = {
     "(x @ y).relu() @ y.t().contiguous()": {
         "pointwise_after_product",
         "pointwise_before_product",
+        "turned_copy",
     },
     "functional.silu(x @ y) * (x @ y.cos())": {
         "gated_products",
@@ -56,7 +58,8 @@ SHOWN = {
         "softmax_between_products",
     },
     "(x.permute(0, 2, 1).reshape(64, 32) @ y).view(2, 32, 32).permute(0, 2, 1)": {
-        "permuted_product"
+        "permuted_product",
+        "turned_copy",
     },
     "x.unfold(2, 4, 1).reshape(2, 32, -1)[..., :32] @ y": {"unfolded_product"},
     "functional.nll_loss(torch.log_softmax(y, 1), y[0].long())": {
@@ -87,7 +90,38 @@ SHOWN = {
     "torch.cat((x.sin(), x.cos()), 1)": {"concatenated_results"},
     "torch.cat((x, x), 1)": set(),
     "torch.matmul(x, y).transpose(1, 2).contiguous()": {"turned_result"},
+    "x.permute(0, 2, 1).contiguous()": {"turned_copy"},
+    "x.permute(1, 0, 2).contiguous()": set(),
+    "x.transpose(1, -1).reshape(-1)": {"turned_copy"},
     "y @ y.t()": {"symmetric_product"},
+    "y[:2] @ y": {"few_rows"},
+    "y[:2] @ y[:, :2]": {"few_rows", "long_sum"},
+    "x[:, :4] @ y": set(),
+    "y[:1].expand(32, -1) @ y": set(),
+    "torch.mv(y, y[0])": {"few_rows"},
+    "x.view(2, 4, 8, 32).mean((0, 2, 3))": {"batch_statistics"},
+    "x.view(2, 4, 8, 32).mean((2, 3))": {"pooled_planes"},
+    "x.expand(2, 32, 32).repeat(1, 32, 64).view(2, -1).sum(1)": {"few_long_rows"},
+    "x.repeat(1, 32, 64).view(2, -1).cumsum(1)": {"few_long_rows"},
+    "x.repeat(1, 32, 64).view(2, -1).sum()": set(),
+    "x.repeat(1, 64, 32).view(-1, 2).sum(1)": {"many_short_rows"},
+    "torch.softmax(x.repeat(1, 64, 32).view(-1, 2), 1)": {"many_short_rows"},
+    f"functional.conv2d({IMAGE}, y.view(1024, 1, 1, 1)[:288].view(32, 1, 3, 3), groups=32)": {
+        "overlapping_windows"
+    },
+    "functional.max_pool2d(x, 3, 1)": {"overlapping_windows"},
+    "functional.max_pool2d(x, 2)": set(),
+    "x[..., ::2] * 2.0": {"interleaved_parts"},
+    "x[..., :16] * 2.0": set(),
+    "x.view(-1, 2)[:, 0] * 2.0": {"interleaved_parts"},
+    "torch.where(torch.arange(32) < y[0, :, None], y, 0.0)": {"given_lengths"},
+    "torch.where(torch.arange(32) < 16, y, 0.0)": set(),
+    "torch.softmax(torch.where(y > 0, y, 0.0), -1)": set(),
+    "torch.softmax(torch.where(y > 0, y @ y, 0.0), -1)": {
+        "masked_attention",
+        "pointwise_after_product",
+        "reduced_product",
+    },
     "y @ y": set(),
     "(x @ y) * 2.0 + y[0]": {"affine_after_product", "pointwise_after_product"},
     "(x @ y) * x": {"pointwise_after_product"},
@@ -103,6 +137,8 @@ SHOWN = {
         "pooled_transposed",
     },
     f"{ATTENTION}({HEADS}, {HEADS}, {HEADS})": set(),
+    f"{ATTENTION}({HEADS}, {KEYS}, {KEYS})": set(),
+    f"{ATTENTION}({HEADS}[:, :, :1], {KEYS}, {KEYS})": {"few_queries"},
     f"{ATTENTION}({HEADS}, {HEADS}, {HEADS}, is_causal=True)": {"masked_attention"},
     f"{ATTENTION}({HEADS}, {HEADS}[:, :1].expand(-1, 2, -1, -1), {HEADS})": {"repeated_heads"},
     f"{ATTENTION}({HEADS}, {HEADS}, {HEADS}).transpose(1, 2).reshape(1, 32, 64)": {"turned_result"},

@@ -14,7 +14,15 @@ from kmem.prescribe.figures import can_move, with_wanted_registers
 from kmem.prescribe.gate import Gate, SkillQuery, gate_skill
 from kmem.prescribe.likeness import signature_distance, skill_likeness
 from kmem.prescribe.rank import Knowledge, prescribe_skills
-from kmem.records import Bottleneck, Claim, Contract, Diagnosis, Precision, Signature
+from kmem.records import (
+    Bottleneck,
+    Claim,
+    Contract,
+    Diagnosis,
+    Evidence,
+    Precision,
+    Signature,
+)
 from kmem.skills import (
     Condition,
     Skill,
@@ -42,6 +50,7 @@ def skill(name: str = "s", **changes: object) -> Skill:
         "conflicts": (),
         "source": "",
         "has_recipe": False,
+        "claims": (Claim("barrier_stall_pct", "<=", 0.9, relative=True),),
     }
     return Skill(**{**fields, **changes})
 
@@ -517,6 +526,40 @@ def test_what_a_thread_spills_counts_among_the_registers_that_it_wants() -> None
     known = {"registers_per_thread": 32.0, "spill_bytes_per_thread": 512.0}
     assert with_wanted_registers(known)["registers_per_thread"] == 160.0
     assert with_wanted_registers({"registers_per_thread": 32.0}) == {"registers_per_thread": 32.0}
+
+
+def test_how_near_the_bound_an_estimate_comes_is_not_known() -> None:
+    near = skill(signature=(Condition("speed_of_light", ">=", 0.9),))
+    for estimated, holds in ((True, "unknown"), (False, "does not hold")):
+        found = replace(diagnosis(speed_of_light=0.5), estimated=estimated)
+        verdict = gate_skill(near, SkillQuery(found, ("max_pool",), "sm_90", Contract()))
+        assert f"speed_of_light >= 0.9 {holds}" in verdict.reasons
+        assert verdict.applies is estimated
+
+
+def test_a_skill_that_claims_nothing_is_about_no_bottleneck_but_the_bound_itself() -> None:
+    for bottleneck, heeded in ((Bottleneck.REDUNDANT_TRAFFIC, False), (Bottleneck.AT_BOUND, True)):
+        gate = Gate(SkillQuery(diagnosis(bottleneck), ("max_pool",), "sm_90", Contract()))
+        warning, fix = (
+            gate.relevance(skill(bottlenecks=(bottleneck,), **claims))
+            for claims in ({"claims": ()}, {})
+        )
+        assert (warning == fix) is heeded and warning <= fix
+
+
+def test_what_is_read_of_a_launch_comes_before_what_the_graph_shows() -> None:
+    shown = skill(patterns=("few_rows",), bottlenecks=(Bottleneck.REDUNDANT_TRAFFIC,))
+    relevance = []
+    for metric in ("waves", "sm_throughput_pct"):
+        found = replace(
+            diagnosis(Bottleneck.LOW_PARALLELISM),
+            evidence=(Evidence(metric, 0.1, "<=", 0.5),),
+            estimated=True,
+            patterns=("few_rows",),
+        )
+        gate = Gate(SkillQuery(found, ("max_pool",), "sm_90", Contract()))
+        relevance.append(gate.relevance(shown))
+    assert relevance[0] == pytest.approx(2.5 / 3) and relevance[1] == 1.0
 
 
 def test_an_estimated_share_of_a_peak_weakens_a_skill_but_refuses_none() -> None:

@@ -461,6 +461,12 @@ def test_how_far_lanes_are_apart_says_how_much_of_their_sectors_is_asked_for(
     sectors = work.get("static__program_sector_bytes")
     found = None if sectors is None else work["static__program_load_bytes"] / sectors
     assert found == asked
+    stored = text.replace("%v = tt.load %place :", "tt.store %place, %v :").replace(
+        "LOADED", loaded
+    )
+    work = count_program_work(stored)
+    sectors = work.get("static__program_store_sector_bytes")
+    assert (None if sectors is None else work["static__program_store_bytes"] / sectors) == asked
 
 
 def test_bounds_that_are_worked_out_from_constants_are_constants() -> None:

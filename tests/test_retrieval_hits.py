@@ -20,7 +20,7 @@ def test_profiles_without_counters_are_labelled_with_skills_that_there_are() -> 
     cases = [json.loads(line) for line in COMPILED.read_text(encoding="utf-8").splitlines()]
     counted = COUNTED.read_text(encoding="utf-8").splitlines()
     assert len({case["name"] for case in cases}) == len(cases) >= len(counted)
-    assert len(cases) + len(counted) >= 340
+    assert len(cases) + len(counted) >= 430
     halves = [case["half"] for case in cases]
     assert min(halves.count("tuned"), halves.count("unseen")) >= len(cases) / 3
     for case in cases:
@@ -37,7 +37,7 @@ def test_a_kind_of_sickness_in_a_family_is_in_one_half_alone() -> None:
         halves.setdefault(case["group"], set()).add(case["half"])
     assert all(len(found) == 1 for found in halves.values())
     sick = [case for case in cases if case["name"] in kinds]
-    assert len(sick) >= 220
+    assert len(sick) >= 310
     rights = {case.name: case.right for case in sick_kernels()}
     assert all(tuple(case["right"]) == rights[case["name"]] for case in sick)
 
@@ -53,9 +53,9 @@ def test_the_tool_tells_the_hits_of_each_half(
     told = capsys.readouterr().out
     assert "with counters" in told and "without counters" in told
     assert "unseen" not in told
-    # what tuning reached, 97% and 98%, less a case or two
+    # what tuning reached, 99% and 98%, less a case or two
     hits = {row[1].split(maxsplit=1)[1]: int(row[3].rstrip("%")) for row in _rows(told)}
-    assert hits["without counters"] >= 95 and hits["with counters"] >= 95
+    assert hits["without counters"] >= 97 and hits["with counters"] >= 95
 
 
 def _rows(table: str) -> list[list[str]]:

@@ -100,11 +100,29 @@ def test_copies_of_the_host_are_counted_and_what_is_contiguous_already_is_none()
         ("torch.cat([x, y])", 1),
         ("x.half()", 1),
         ("x.transpose(0, 1).contiguous()", 1),
+        ("x[:, ::2].contiguous()", 1),
+        ("x[:, 0].contiguous()", 1),
+        ("x[:2].contiguous()", 0),
+        ("x[:, None].contiguous()", 0),
         ("x.contiguous()", 0),
         ("x.view(2, 3)", 0),
     ):
         found = read_structure(Kernel(text.format(made=made)))
         assert found is not None and found.features["copies"] == count, made
+
+
+def test_a_fill_is_a_copy_where_a_kernel_then_only_stores_to_the_tensor() -> None:
+    stored = "tl.store(out_ptr + lanes, tl.load(x_ptr + lanes) * 2)"
+    filled = "out = torch.FILL(x)\n    kernel[(1,)](x, x, out, 4, BLOCK=4)"
+    for made, body, count in (
+        ("zeros_like", stored, 1),
+        ("empty_like", stored, 0),
+        ("zeros_like", f"y = tl.load(out_ptr + lanes)\n    {stored}", 0),
+        ("zeros_like", "tl.atomic_add(out_ptr + lanes, tl.load(x_ptr + lanes))", 0),
+    ):
+        text = TEXT.replace("kernel[(1,)](x)", filled.replace("FILL", made))
+        found = read_structure(Kernel(text.format(body=f"    {body}")))
+        assert found is not None and found.features["copies"] == count, (made, body)
 
 
 def test_a_text_without_triton_has_nothing_and_one_that_is_no_python_is_unknown() -> None:

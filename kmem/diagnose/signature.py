@@ -15,11 +15,13 @@ LOCAL_WORD_BYTES = 4.0  # one register
 
 #: fp32 instructions that threads execute, and the FLOPs of each.
 _FLOPS = {"fp32_additions": 1.0, "fp32_products": 1.0, "fp32_multiply_adds": 2.0}
+_AS_THEY_STAND = frozenset(
+    {"registers_per_thread", "shared_bytes_per_block", "waves"}
+    | {"access_bytes", "reuse_ratio", "code_bytes"}
+)
 #: Quantities that are metrics as they stand and are averaged over time.
 _AVERAGED = tuple(
-    name
-    for name in SIGNATURE_METRICS
-    if name.endswith("_pct") or name in ("registers_per_thread", "shared_bytes_per_block", "waves")
+    name for name in SIGNATURE_METRICS if name.endswith("_pct") or name in _AS_THEY_STAND
 )
 
 

@@ -2,13 +2,25 @@
 
 from collections.abc import Mapping
 
-from kmem.records import Claim
+from kmem.records import Claim, Diagnosis
 
 #: Of one register of a thread.
 REGISTER_BYTES = 4.0
 #: Beyond what no claim can move a figure: a share, and what is one at least.
 _MOST = 100.0
 _LEAST = {"traffic_ratio": 1.0, "launches": 1.0}
+
+
+def known_figures(diagnosis: Diagnosis) -> Mapping[str, float]:
+    """What conditions are held against: figures of the profile, and what the text has.
+
+    How near the bound an estimated time is counts as unknown: an estimate takes a kernel to be as
+    fast as its busiest unit.
+    """
+    known = with_wanted_registers(diagnosis.known)
+    if diagnosis.estimated:
+        known = {name: value for name, value in known.items() if name != "speed_of_light"}
+    return known
 
 
 def with_wanted_registers(known: Mapping[str, float]) -> Mapping[str, float]:

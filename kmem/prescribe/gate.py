@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.prescribe.figures import can_move, is_share_of_peak, with_wanted_registers
-from kmem.records import Contract, Diagnosis, Precision
+from kmem.prescribe.figures import can_move, is_share_of_peak, known_figures
+from kmem.records import Bottleneck, Contract, Diagnosis, Precision
 from kmem.skills import Condition, Skill
 from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS, SOURCE_FEATURES, SYMPTOMS
 
@@ -25,6 +25,11 @@ LATER = 0.5
 #: latter among 0.5, 0.7, 0.8, 0.9 and 1 (mean reciprocal rank with counters 0.80 to 0.86).
 LATER_ESTIMATED = 0.7
 FURTHER_BACK = 0.9
+#: Figures that are read of binaries and launches: at most the least time of one is estimated.
+_READ = frozenset(
+    {"waves", "spill_bytes_per_thread", "product_stages", "launches", "mean_launch_us"}
+    | {"masked_out_pct", "loaded_by_thread"}
+)
 #: What a condition on a figure that is not known counts among a skill's tests: without counters
 #: skills that say little of themselves would else come before those that say much.
 #: Source: chosen among 0, 1/4, 1/2 and 1 on the tuned half of `tools/retrieval_hits.py`.
@@ -113,7 +118,9 @@ class Gate:
         self._archs: dict[tuple[str, ...], bool] = {}
         self._treated = (diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else ()
         self._possible = diagnosis.possible if diagnosis else ()
-        self._known = with_wanted_registers(diagnosis.known) if diagnosis else {}
+        evidence = diagnosis.evidence if diagnosis else ()
+        self._is_read = bool(evidence) and {each.metric for each in evidence} <= _READ
+        self._known = known_figures(diagnosis) if diagnosis else {}
         structure = diagnosis.structure if diagnosis else None
         self._written_by = structure.skills if structure else ()
         self._operator_tests: dict[tuple[str, ...], tuple[bool | None, str]] = {}
@@ -256,8 +263,9 @@ class Gate:
         """Whether a pattern is a test of its own, and not another spelling of the operator."""
         if not skill.patterns or self._patterns is None:
             return False
+        spelled = {GRAPH_PATTERNS[name].spells for name in skill.patterns}
         return self._shows(skill) or not any(
-            GRAPH_PATTERNS[name].spells in skill.operators for name in skill.patterns
+            name in spelled and name in skill.operators for name in self._operators
         )
 
     def _shows(self, skill: Skill) -> bool:
@@ -322,10 +330,13 @@ class Gate:
         diagnosis = self._query.diagnosis
         if diagnosis is None:
             return 0.0
+        if not skill.claims and diagnosis.bottleneck is not Bottleneck.AT_BOUND:
+            return 0.0
+        is_guess = diagnosis.estimated and not self._is_read
+        later = LATER_ESTIMATED if is_guess else LATER
         if not self._treats_any(skill):
-            seen = 1.0 if diagnosis.estimated else LATER
+            seen = 1.0 if is_guess else later
             return seen if self._shows(skill) else 0.0
-        later = LATER_ESTIMATED if diagnosis.estimated else LATER
         return max(
             (1.0 if place == 0 else later) * FURTHER_BACK ** skill.bottlenecks.index(bottleneck)
             for place, bottleneck in enumerate(self._treated)

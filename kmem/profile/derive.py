@@ -40,6 +40,11 @@ _ONCE = 1.05
 _STAYS_IN_L2 = 0.5
 #: Arguments this many times L2 come from device memory even where a launch before left them in L2.
 _FAR_BEYOND_L2 = 8.0
+#: What a lane loads or stores at once at most. Source: PTX ISA, ld, .v4.b32.
+WIDEST_ACCESS_BYTES = 16.0
+#: Source: Jia et al., "Dissecting the NVIDIA Volta GPU architecture via microbenchmarking", 2018:
+#: an instruction has 128 bits since Volta.
+INSTRUCTION_BYTES = 16.0
 #: Predicated instructions of at most this share leave the lanes as good as full; of more it is not
 #: known how many lanes they switch off.
 _FEW_PREDICATED = 0.1
@@ -83,12 +88,13 @@ def _memory(launch: Launch, device: Device, *, is_first: bool) -> dict[str, floa
     loaded, stored = accessed
     if loaded + stored < moved / _ONCE:
         return {}  # it reads parts of its arguments, once or often
+    reuse = {"derived__reuse_ratio": (loaded + stored) / moved} if moved else {}
     is_read_once = loaded + stored <= _ONCE * moved
     fits = is_first and moved <= _STAYS_IN_L2 * device.l2_bytes
     comes_from_far = is_first or moved >= _FAR_BEYOND_L2 * device.l2_bytes
     if not (fits or (is_read_once and comes_from_far)):
-        return {"derived__least_dram_bytes": least}
-    found = {"derived__dram_bytes": moved}
+        return {"derived__least_dram_bytes": least, **reuse}
+    found = {"derived__dram_bytes": moved, **reuse}
     seconds = _seconds(launch)
     if seconds is not None:
         found["derived__dram_throughput_pct"] = _percent(moved / device.dram_bytes_per_s / seconds)
@@ -105,13 +111,14 @@ def _from_binary(launch: Launch, device: Device, passes: float) -> dict[str, flo
     if "static__instructions" not in metrics or launch.grid is None or launch.block is None:
         return {}
     found = {}
-    if _loads_are_wide(metrics):
-        found["derived__sector_efficiency_pct"] = 100.0
-    elif metrics.get("static__program_sector_bytes"):
-        asked = metrics["static__program_load_bytes"]
-        found["derived__sector_efficiency_pct"] = 100.0 * (
-            asked / metrics["static__program_sector_bytes"]
-        )
+    used = _used_of_sectors(metrics)
+    if used is not None:
+        found["derived__sector_efficiency_pct"] = 100.0 * used
+    accesses = _total(metrics, "global_loads") + _total(metrics, "global_stores")
+    if accesses:
+        moved = _total(metrics, "global_load_bytes") + _total(metrics, "global_store_bytes")
+        found["derived__access_bytes"] = moved / accesses
+    found["derived__code_bytes"] = INSTRUCTION_BYTES * _total(metrics, "instructions")
     masked_out = _masked_out(launch)
     if masked_out is not None:
         found["derived__masked_out_pct"] = 100.0 * masked_out
@@ -160,13 +167,32 @@ def _accessed_bytes(launch: Launch) -> tuple[float, float] | None:
     return blocks * launch.metrics[names[0]], blocks * launch.metrics[names[1]]
 
 
+def _total(metrics: Mapping[str, float], name: str) -> float:
+    """A count of the binary's instructions, those in loops and those outside."""
+    return metrics.get(f"static__{name}", 0.0) + metrics.get(f"static__loop_{name}", 0.0)
+
+
 def _loads_are_wide(metrics: Mapping[str, float]) -> bool:
     """Whether every load from global memory takes 16 bytes a lane, and there is one."""
-    loads = metrics.get("static__global_loads", 0.0) + metrics.get("static__loop_global_loads", 0.0)
-    loaded = metrics.get("static__global_load_bytes", 0.0) + metrics.get(
-        "static__loop_global_load_bytes", 0.0
-    )
-    return loads > 0 and loaded == 16.0 * loads
+    loads = _total(metrics, "global_loads")
+    return loads > 0 and _total(metrics, "global_load_bytes") == WIDEST_ACCESS_BYTES * loads
+
+
+def _used_of_sectors(metrics: Mapping[str, float]) -> float | None:
+    """The share of the sectors touched that is asked for; None where lanes lie nobody knows how.
+
+    Stores count where it is known of all how they lie: a sector that is written in part costs as
+    much as a whole one.
+    """
+    asked = metrics.get("static__program_load_bytes", 0.0)
+    touched = metrics.get("static__program_sector_bytes")
+    if _loads_are_wide(metrics):
+        asked = touched = asked or 1.0
+    if touched is None:
+        return None
+    if stored := metrics.get("static__program_store_sector_bytes"):
+        asked, touched = asked + metrics["static__program_store_bytes"], touched + stored
+    return asked / touched
 
 
 def _masked_out(launch: Launch) -> float | None:

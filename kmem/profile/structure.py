@@ -33,6 +33,10 @@ _COPIES = frozenset(
 )
 #: What makes of `.contiguous()` a copy; of what is so already it is none.
 _TURNS = frozenset({"t", "transpose", "permute", "movedim", "expand"})
+#: What makes a tensor and writes it full of one number.
+_FILLS = frozenset({"zeros", "zeros_like", "new_zeros", "ones", "full", "full_like", "new_full"})
+#: What a kernel does with an argument that has to hold something before.
+_READS = frozenset({"load", "atomic_add", "atomic_max", "atomic_min", "atomic_cas", "atomic_xchg"})
 #: Calls that leave values what they are.
 _MOVES = frozenset({"load", "to", "trans", "permute", "reshape", "broadcast_to"})
 #: Whose words are Triton's; a descriptor has `load` and `store` of its own.
@@ -51,11 +55,17 @@ def read_structure(kernel: Kernel) -> Structure | None:
     except (SyntaxError, ValueError):
         return None
     counted: Counter[str] = Counter()
+    kernels: dict[str, _Text] = {}
+    host: list[ast.stmt] = []
     for statement in _reached(tree):
         if isinstance(statement, ast.FunctionDef) and _is_kernel(statement):
-            counted.update(_Text(statement).count())
+            kernels[statement.name] = _Text(statement)
+            counted.update(kernels[statement.name].count())
         else:
-            counted["copies"] += sum(map(_is_copy, ast.walk(statement)))
+            host.append(statement)
+    for statement in host:
+        counted["copies"] += sum(map(_is_copy, ast.walk(statement)))
+        counted["copies"] += len(_overwritten_fills(statement, kernels))
     skills = dict.fromkeys(choice.recipe for choice in kernel.choices)
     return Structure(
         {name: float(counted[name]) for name in SOURCE_FEATURES}, tuple(filter(None, skills))
@@ -130,6 +140,16 @@ class _Text:
         found["copies"] = self._only_moves()
         return found
 
+    def only_stores_to(self, place: int) -> bool:
+        """Whether the argument at a place is stored to, and neither loaded nor updated."""
+        names = [each.arg for each in self._function.args.args[place : place + 1]]
+        used = {
+            _word(node)
+            for node in ast.walk(self._function)
+            if isinstance(node, ast.Call) and _word(node) and self._argument(node) in names
+        }
+        return "store" in used and used.isdisjoint(_READS)
+
     def _only_moves(self) -> bool:
         """Whether all that is stored was loaded and is not changed, only moved."""
         stores = [node for node in ast.walk(self._function) if _is_store(node)]
@@ -189,6 +209,26 @@ class _Text:
                 return ""
 
 
+def _overwritten_fills(host: ast.stmt, kernels: Mapping[str, _Text]) -> set[str]:
+    """The names of tensors that are filled, and then only stored to by the kernels launched."""
+    filled: set[str] = set()
+    written: set[str] = set()
+    read: set[str] = set()
+    for node in ast.walk(host):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            called = getattr(node.value.func, "attr", "")
+            filled |= {_name(each) for each in node.targets if called in _FILLS}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
+            text = kernels.get(_name(node.func.value))
+            for place, each in enumerate(node.args if text else ()):
+                (written if text.only_stores_to(place) else read).add(_name(each))
+    return filled & written - read - {""}
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def _outermost_loops(node: ast.AST) -> Iterator[ast.For | ast.While]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.For | ast.While) and not _is_unrolled(child):
@@ -230,8 +270,22 @@ def _is_copy(node: ast.AST) -> bool:
         return False
     if node.func.attr in _COPIES:
         return True
+    read = node.func.value
+    if node.func.attr == "contiguous" and isinstance(read, ast.Subscript):
+        return _leaves_gaps(read.slice)
     turned = {getattr(getattr(each, "func", None), "attr", "") for each in ast.walk(node.func)}
     return node.func.attr in ("contiguous", "reshape") and not _TURNS.isdisjoint(turned)
+
+
+def _leaves_gaps(taken: ast.expr) -> bool:
+    """Whether what a subscript takes lies apart: it steps, or parts another than the first axis."""
+    given = taken.elts if isinstance(taken, ast.Tuple) else [taken]
+    # None makes an axis of one element, which moves nothing
+    axes = [axis for axis in given if not (isinstance(axis, ast.Constant) and axis.value is None)]
+    whole = ast.dump(ast.Slice())
+    return any(isinstance(axis, ast.Slice) and axis.step is not None for axis in axes) or any(
+        ast.dump(axis) != whole for axis in axes[1:]
+    )
 
 
 def _is_lanes(node: ast.AST) -> bool:

@@ -4,6 +4,7 @@
 - naming.py: what a graph does, in words of the vocabulary.
 - families.py: the family of each node, and ways through a graph.
 - spelled.py: operators that a graph spells out in others.
-- axes.py: patterns that show in axes, sizes and copies.
+- axes.py: patterns that show in axes and copies.
+- sizes.py: patterns that show in how many rows, terms and planes there are.
 - patterns.py: what it shows beside its operators, for skills that act on it.
 """

@@ -1,4 +1,4 @@
-"""Patterns that show in the axes, sizes and copies of a graph's operators.
+"""Patterns that show in the axes and copies of a graph's operators.
 
 patterns.py names them, beside those that show in which operator reads which.
 """
@@ -16,6 +16,7 @@ _FEW_CHANNELS = 8
 _COPIES = frozenset({"contiguous", "clone", "reshape", "to", "_to_copy", "cat", "stack", "pad"})
 _REPEATS = frozenset({"repeat_interleave", "expand", "repeat"})
 _MASKS = frozenset({"masked_fill", "where", "tril", "triu"})
+_ORDERS = frozenset({"lt", "le", "gt", "ge"})
 _AFFINE = frozenset({"mul", "add", "sub", "div"})
 
 
@@ -93,10 +94,21 @@ def masked_attention(known: Families) -> bool:
         return True
     return any(
         word_of(maker) in _MASKS
+        and any(_is_product(known, made) for made in known.sources(maker, ("layout", "pointwise")))
         for node in known.of("softmax")
         for name in known.sources(node)
         if (maker := known.graph.node(name)) is not None
     )
+
+
+def given_lengths(known: Families) -> bool:
+    """Whether places are compared with a value that is given: how far each row goes."""
+    for node in known.graph.nodes:
+        if word_of(node) in _ORDERS:
+            counted = ["arange" in known.passed(name) for name in node.refs()]
+            if sorted(counted) == [False, True]:
+                return True
+    return False
 
 
 def concatenated_results(known: Families) -> bool:
@@ -116,6 +128,28 @@ def turned_result(known: Families) -> bool:
         and any(known.family(name) in ("matmul", "attention") for name in known.sources(node))
         for node in known.of("layout")
     )
+
+
+def turned_copy(known: Families) -> bool:
+    """Whether a tensor, no product's result, is copied with another axis last than it had."""
+    for node in known.graph.nodes:
+        if word_of(node) not in ("contiguous", "clone", "reshape") or not node.refs():
+            continue
+        if any(known.family(name) in ("matmul", "attention") for name in known.sources(node)):
+            continue
+        if any(_turns_last(view) for view in known.views(node.refs()[0])):
+            return True
+    return False
+
+
+def _turns_last(view: Node) -> bool:
+    """Whether a view has another dimension last than what it views."""
+    rank = len(view.spec.shape)
+    given = view.args[1] if len(view.args) > 1 else None
+    if word_of(view) == "permute" and isinstance(given, tuple):
+        return given[-1] not in (rank - 1, -1)
+    is_exchange = word_of(view) in ("transpose", "movedim")
+    return word_of(view) == "t" or (is_exchange and not {rank - 1, -1}.isdisjoint(view.args[1:]))
 
 
 def prepared_weight(known: Families) -> bool:
@@ -182,7 +216,8 @@ def _is_product(known: Families, name: str) -> bool:
     return known.family(name) in ("matmul", "convolution", "conv_transpose")
 
 
-def _reduced(node: Node) -> Iterator[int]:
+def reduced_dims(node: Node) -> Iterator[int]:
+    """The dimensions that a reduction names."""
     # a norm's order stands before its dimensions
     place = 2 if "norm" in word_of(node) else 1
     dims = node.args[place] if len(node.args) > place else None
@@ -194,5 +229,5 @@ def _reduced(node: Node) -> Iterator[int]:
 def _leaves_last(known: Families, node: Node) -> bool:
     """Whether a reduction's dimensions are named, and the last, of several lanes, is not one."""
     shape = known.graph.spec(node.refs()[0]).shape if node.refs() else ()
-    dims = {dim % len(shape) for dim in _reduced(node)} if shape else set()
+    dims = {dim % len(shape) for dim in reduced_dims(node)} if shape else set()
     return bool(dims) and len(shape) - 1 not in dims and shape[-1] > 1

@@ -55,15 +55,16 @@ class Families:
 
     def passed(self, name: str) -> Iterator[str]:
         """What the copies and views in a row before a value are called: "permute"."""
-        return map(word_of, self._views(name))
+        return map(word_of, self.views(name))
 
     def origin(self, name: str) -> str:
         """The value that the copies and views in a row before a value begin with."""
-        for view in self._views(name):
+        for view in self.views(name):
             name = next(iter(view.refs()), "")
         return name
 
-    def _views(self, name: str) -> Iterator[Node]:
+    def views(self, name: str) -> Iterator[Node]:
+        """The copies and views in a row before a value, the last first."""
         node = self.graph.node(name)
         while node is not None and self.family(node.name) == "layout":
             yield node

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 
-from kmem.problem.features import axes
+from kmem.problem.features import axes, sizes
 from kmem.problem.features.families import TURNS, Families, word_of
 from kmem.problem.features.spelled import (
     scaled_by_spread,
@@ -289,6 +289,7 @@ _PATTERNS: Mapping[str, Callable[[Families], bool]] = {
     "norm_over_outer_axis": axes.norm_over_outer_axis,
     "repeated_heads": axes.repeated_heads,
     "masked_attention": axes.masked_attention,
+    "given_lengths": axes.given_lengths,
     "concatenated_results": axes.concatenated_results,
     "turned_result": axes.turned_result,
     "prepared_weight": axes.prepared_weight,
@@ -296,4 +297,14 @@ _PATTERNS: Mapping[str, Callable[[Families], bool]] = {
     "pooled_transposed": axes.pooled_transposed,
     "symmetric_product": axes.symmetric_product,
     "step_without_effect": axes.step_without_effect,
+    "few_rows": sizes.few_rows,
+    "long_sum": sizes.long_sum,
+    "batch_statistics": sizes.batch_statistics,
+    "pooled_planes": sizes.pooled_planes,
+    "few_long_rows": sizes.few_long_rows,
+    "many_short_rows": sizes.many_short_rows,
+    "few_queries": sizes.few_queries,
+    "overlapping_windows": sizes.overlapping_windows,
+    "interleaved_parts": sizes.interleaved_parts,
+    "turned_copy": axes.turned_copy,
 }

@@ -1,4 +1,4 @@
-"""How far apart the elements lie that the lanes of a load read, from Triton's own IR.
+"""How far apart the elements lie that lanes load or store, from Triton's own IR.
 
 Offsets are sums of ranges times numbers, and a range that no number multiplies runs along
 neighbours. An argument that Triton knows to be divisible by 16 is taken for 16, the least that it
@@ -19,7 +19,7 @@ _OPERANDS = re.compile(r"%[\w$.]+")
 _SHAPE = re.compile(r"tensor<((?:\d+x)*)[^x>]*>$")
 _AXIS = re.compile(r"axis = (\d+)")
 _ITERATED = re.compile(r"(%[\w$.]+) = (%[\w$.]+)")
-_LOAD = re.compile(r"= tt\.load (%[\w$.]+).*: tensor<((?:\d+x)+)!tt\.ptr<[a-z]+(\d+)")
+_ACCESS = re.compile(r"\btt\.(?:load|store) (%[\w$.]+).*: tensor<((?:\d+x)+)!tt\.ptr<[a-z]+(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class _Offset:
 
 
 def sector_efficiencies(lines: Sequence[str]) -> Mapping[int, float]:
-    """For each line that loads: of the bytes of the sectors that it touches, the share it asks for.
+    """For each line that loads or stores: of the bytes of its sectors, the share that it is about.
 
-    Lines are without locations. A load whose lanes lie nobody knows how is left out.
+    Lines are without locations. One whose lanes lie nobody knows how is left out.
     """
     known: dict[str, _Offset] = {}
     found = {}
@@ -43,11 +43,11 @@ def sector_efficiencies(lines: Sequence[str]) -> Mapping[int, float]:
         if "scf.for" in text:
             for inner, outer in _ITERATED.findall(text.partition("iter_args(")[2]):
                 known[inner] = known.get(outer, _Offset((None,)))
-        if load := _LOAD.search(text):
-            offset = known.get(load[1])
-            shape = [int(size) for size in load[2].split("x")[:-1]]
+        if access := _ACCESS.search(text):
+            offset = known.get(access[1])
+            shape = [int(size) for size in access[2].split("x")[:-1]]
             if offset is not None and len(offset.steps) == len(shape):
-                efficiency = _efficiency(offset.steps, shape, max(1, int(load[3]) // 8))
+                efficiency = _efficiency(offset.steps, shape, max(1, int(access[3]) // 8))
                 if efficiency is not None:
                     found[number] = efficiency
         if statement := _STATEMENT.match(text):

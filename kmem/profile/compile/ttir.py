@@ -11,6 +11,7 @@ without an `else` that hangs on values that were loaded is the exception that a 
 only at run time and `while`: then nothing is reported rather than too little.
 """
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -72,7 +73,8 @@ def count_program_work(
     The metrics are `static__program_load_bytes`, `static__program_store_bytes`,
     `static__program_flops` and `static__program_vector_flops`, of what is no product; products
     count as the hardware does them. `static__program_sector_bytes` are those of the sectors that
-    loads touch, where that is known of all, `static__program_masked_store_bytes` those of
+    loads touch, where that is known of all, `static__program_store_sector_bytes` those of the
+    sectors that stores touch, `static__program_masked_store_bytes` those of
     stores with a mask, outside of loops, and `static__program_left_out_bytes` those of loads that
     masks leave out. There are no metrics if a loop's length is not known.
 
@@ -91,7 +93,7 @@ def count_program_work(
     loaded = stored = 0.0
     masked = vector_flops = 0.0
     flops = 0.0
-    sectors: float | None = 0.0
+    sectors = stored_sectors = 0.0
     for number, text in enumerate(lines):
         if match := _CONSTANT.match(text):
             constants[match[1]] = int(match[2])
@@ -114,17 +116,15 @@ def count_program_work(
         if match := _LOAD.search(text) or _DESCRIPTOR.search(text):
             loaded += factors[-1] * _accessed_bytes(match)
             left_out_bytes += factors[-1] * _accessed_bytes(match) * (1.0 - kept.get(number, 1.0))
-            efficiency = efficiencies.get(number)
-            is_known = sectors is not None and efficiency is not None
-            sectors = (
-                sectors + factors[-1] * _accessed_bytes(match) / efficiency if is_known else None
-            )
+            sectors += factors[-1] * _accessed_bytes(match) / efficiencies.get(number, math.nan)
         if match := _MASKED_STORE.search(text):
             masked += _accessed_bytes(match) if factors[-1] == 1 else 0.0
         if match := _VECTOR_FLOPS.search(text):
             vector_flops += factors[-1] * _elements(match[1])
         if match := _STORE.search(text) or _DESCRIPTOR_STORE.search(text):
             stored += factors[-1] * _accessed_bytes(match)
+            touched = _accessed_bytes(match) / efficiencies.get(number, math.nan)
+            stored_sectors += factors[-1] * touched
         if match := _DOT.search(text):
             columns = int(match[2].split("x")[-2])
             passes = next(
@@ -133,8 +133,10 @@ def count_program_work(
             flops += factors[-1] * passes * 2.0 * _elements(match[1]) * columns
     found = {"static__program_load_bytes": loaded, "static__program_store_bytes": stored}
     figures = {"flops": flops, "vector_flops": vector_flops, "masked_store_bytes": masked}
-    figures |= {"sector_bytes": sectors or 0.0, "left_out_bytes": left_out_bytes}
-    found |= {f"static__program_{name}": figure for name, figure in figures.items() if figure}
+    figures |= {"sector_bytes": sectors, "store_sector_bytes": stored_sectors}
+    figures |= {"left_out_bytes": left_out_bytes}
+    # what is not known of one access, NaN, is not known of all
+    found |= {f"static__program_{name}": figure for name, figure in figures.items() if figure > 0.0}
     return found
 
 
