@@ -232,6 +232,8 @@ SIGNATURE_METRICS: dict[str, SignatureMetric] = {
         "ratio", 8.0, "arithmetic executed over the arithmetic the result needs"
     ),
 }
+#: Those that no profiler counts: they are read from a kernel's binary, where there is one.
+BINARY_METRICS = frozenset({"access_bytes", "reuse_ratio", "code_bytes"})
 
 #: Bottleneck (kmem.records.Bottleneck) -> what it says of a kernel.
 BOTTLENECK_MEANINGS: dict[str, str] = {

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from kmem.counters import derived_quantities, read_quantities
 from kmem.records import Bound, Device, Launch, Profile, Signature
-from kmem.vocabulary import SIGNATURE_METRICS
+from kmem.vocabulary import BINARY_METRICS, SIGNATURE_METRICS
 
 SECTOR_BYTES = 32.0  # Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory"
 LOCAL_WORD_BYTES = 4.0  # one register
@@ -16,8 +16,7 @@ LOCAL_WORD_BYTES = 4.0  # one register
 #: fp32 instructions that threads execute, and the FLOPs of each.
 _FLOPS = {"fp32_additions": 1.0, "fp32_products": 1.0, "fp32_multiply_adds": 2.0}
 _AS_THEY_STAND = frozenset(
-    {"registers_per_thread", "shared_bytes_per_block", "waves"}
-    | {"access_bytes", "reuse_ratio", "code_bytes"}
+    {"registers_per_thread", "shared_bytes_per_block", "waves"} | BINARY_METRICS
 )
 #: Quantities that are metrics as they stand and are averaged over time.
 _AVERAGED = tuple(

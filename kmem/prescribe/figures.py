@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 
 from kmem.records import Claim, Diagnosis
+from kmem.vocabulary import BINARY_METRICS, SOURCE_FEATURES
 
+#: What is read of a kernel's text or binary. Where one is not known there was none to read, which
+#: says nothing for or against a skill that asks.
+OF_THE_KERNEL = BINARY_METRICS | SOURCE_FEATURES.keys()
 #: Of one register of a thread.
 REGISTER_BYTES = 4.0
 #: Beyond what no claim can move a figure: a share, and what is one at least.

@@ -8,10 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.prescribe.figures import can_move, is_share_of_peak, known_figures
+from kmem.prescribe.figures import OF_THE_KERNEL, can_move, is_share_of_peak, known_figures
 from kmem.records import Bottleneck, Contract, Diagnosis, Precision
 from kmem.skills import Condition, Skill
-from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS, SOURCE_FEATURES, SYMPTOMS
+from kmem.vocabulary import GRAPH_PATTERNS, OPERATORS, SYMPTOMS
 
 #: Kinds of tests that may be given up so that something can be offered, in this order.
 RELAXABLE = ("signature", "bottleneck", "operator")
@@ -166,8 +166,8 @@ class Gate:
                 holds = condition.holds(self._known)
                 if holds is False and not self._is_guess(condition):
                     return None
-                if holds is None and condition.metric in SOURCE_FEATURES:
-                    continue  # there is no text to ask
+                if holds is None and condition.metric in OF_THE_KERNEL:
+                    continue  # there is no text or binary to ask
                 if holds is None:
                     unasked = 0.0 if shows else UNKNOWN
                     tests, unknown = tests + unasked, unknown + unasked
@@ -196,8 +196,8 @@ class Gate:
                 tests.append(("bottleneck", self._treats(skill), self._treated_words(skill)))
             for condition in (*skill.signature, *skill.structure):
                 holds = condition.holds(self._known)
-                if holds is None and (self._shows(skill) or condition.metric in SOURCE_FEATURES):
-                    continue  # the graph shows what would be asked, or there is no text
+                if holds is None and (self._shows(skill) or condition.metric in OF_THE_KERNEL):
+                    continue  # the graph shows what would be asked, or there is nothing to ask
                 state = {True: "holds", False: "does not hold", None: "unknown"}[holds]
                 if holds is False and self._is_guess(condition):
                     tests.append(("estimate", None, f"{condition} {state} by an estimate"))
