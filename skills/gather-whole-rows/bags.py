@@ -70,7 +70,8 @@ def _added_up(graph: OpGraph, node: Node) -> Site | None:
     users = graph.users(node.name)
     if len(users) != 1 or node.name in graph.outputs:
         return None
-    nodes, weights, last = [node], None, users[0]
+    nodes, last = [node], users[0]
+    weights = None
     if last.target == "aten.mul.Tensor":
         weights = _weights(graph, last, node, indices)
         users = graph.users(last.name)
@@ -118,7 +119,8 @@ def _bag(graph: OpGraph, node: Node) -> Site | None:
     in_outputs = [user for user in taken if user.name in graph.outputs and user not in results]
     if len(results) != 1 or read or in_outputs or given["mode"] not in (_SUM, _MEAN):
         return None
-    table, indices, offsets = (arg.name for arg in node.args[:3])
+    table, indices = (arg.name for arg in node.args[:2])
+    offsets = node.args[2].name
     weights = given["weights"].name if isinstance(given["weights"], Ref) else None
     begins, count = graph.node(offsets), results[0].spec.shape[0]
     entries = graph.spec(indices).numel
@@ -144,14 +146,15 @@ def _length(offsets: Node | None, entries: int, count: int) -> int:
     """How many entries each bag has where offsets are even steps; 0 if they may be any."""
     if offsets is None or offsets.target != "aten.arange.start_step":
         return 0
-    start, stop, step = offsets.args[:3]
-    return step if (start, stop) == (0, entries) and count * step == entries else 0
+    *ends, step = offsets.args[:3]
+    return step if ends == [0, entries] and count * step == entries else 0
 
 
 def _site(
     graph: OpGraph, name: str, nodes: list[Node], inputs: list[str], made: Node, bags: Bags
 ) -> Site | None:
-    table, indices, *others = (graph.spec(each) for each in inputs)
+    table = graph.spec(inputs[0])
+    indices, *others = (graph.spec(each) for each in inputs[1:])
     weight = others[-1] if bags.is_weighted else table
     is_covered = (
         table.dtype == made.spec.dtype == weight.dtype
