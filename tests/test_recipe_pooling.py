@@ -60,6 +60,10 @@ def variants(source: str, count: int) -> list[dict]:
         ("avg_pool2d(x, 3, 2, 1, ceil_mode=True)", (1, 3, 8, 10)),
         ("avg_pool2d(x, (3, 2), divisor_override=5)", (1, 3, 8, 10)),
         ("avg_pool3d(x, 3, 2, 1)", (1, 2, 6, 7, 16)),
+        ("adaptive_avg_pool2d(x, (4, 3))", (1, 3, 8, 21)),
+        ("adaptive_max_pool2d(x, (4, None))", (1, 3, 8, 11)),
+        ("adaptive_avg_pool1d(x, 5)", (2, 3, 40)),
+        ("adaptive_max_pool3d(x, 2) * 1", (1, 2, 4, 6, 8)),
     ],
 )
 def test_every_variant_agrees_with_torch(call: str, shape: tuple[int, ...]) -> None:
@@ -139,6 +143,9 @@ def test_nan_and_infinities_go_where_torch_puts_them(shift: str) -> None:
         problem("max_pool2d(x.transpose(2, 3), 3)", (1, 2, 8, 9)),
         problem("avg_pool1d(x, 1100)", (1, 2, 2200)),
         problem("max_pool2d(x, 3)", (1, 2, 8, 8), "float64"),
+        problem("adaptive_avg_pool2d(x, 5)", (1, 2, 8, 8)),  # windows of several sizes
+        problem("adaptive_avg_pool2d(x, 1)", (1, 2, 8, 8)),  # a reduction
+        problem("adaptive_max_pool2d(x, 4, return_indices=True)", (1, 2, 8, 8)),
     ],
 )
 def test_what_the_kernels_do_not_cover_is_not_matched(source: str) -> None:

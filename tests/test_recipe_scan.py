@@ -57,6 +57,10 @@ FORMS = [
     (FOLDING, f"torch.cumsum(torch.cat((x, {ZEROS}), dim=1).flip(1), dim=1).flip(1)"),
     (FOLDING, "torch.cumprod(torch.cat((torch.ones_like(x[:, :1]), x), dim=1), dim=1)"),
     (FOLDING, "torch.cumsum(x[:, 3:-2], dim=1)"),
+    (PLAIN, "torch.cummax(x, dim=1)[0]"),
+    (PLAIN, "torch.cummin(x * 2, dim=0).values - x"),
+    (FOLDING, "torch.cummax(x.flip(1), dim=1)[0].flip(1)"),
+    (FOLDING, "torch.cummin(x[:, 3:], dim=1)[0]"),
 ]
 
 
@@ -95,6 +99,26 @@ def test_the_zeros_of_an_exclusive_scan_are_never_made() -> None:
     )
     (site,) = recipe(FOLDING).match(trace_source(source)[1], Contract())
     assert set(site.nodes) == {"narrow", "cumsum", "select", "unsqueeze", "zeros_like", "cat"}
+
+
+@pytest.mark.parametrize("body", ["torch.cummax(x, dim=1)[0]", "torch.cummin(x, dim=1)[0]"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_extremes_keep_nan_and_infinities_as_torch_does(body: str, setting: dict) -> None:
+    source = problem(body, "torch.randn(6, 37)")
+    _, graph = trace_source(source)
+    (site,) = recipe(PLAIN).match(graph, Contract())
+    emitted = import_source(emit_source(source, graph, [(recipe(PLAIN), site, setting)]))
+    x = torch.randn(6, 37)
+    x[1, 9], x[2, 0], x[3, 20], x[4] = torch.nan, torch.inf, -torch.inf, -torch.inf
+    x[5, :30] = -0.0
+    assert torch.equal(
+        emitted.ModelNew()(x).nan_to_num(nan=7.5), import_source(source).Model()(x).nan_to_num(7.5)
+    )
+
+
+def test_places_of_extremes_are_the_librarys() -> None:
+    for body in ("torch.cummax(x, dim=1)[1]", "sum(torch.cummax(x, dim=1))"):
+        assert recipe(PLAIN).match(trace_source(problem(body))[1], Contract()) == []
 
 
 @pytest.mark.parametrize(

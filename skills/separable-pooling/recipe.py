@@ -27,7 +27,8 @@ from .whole_windows import (
 MAX_COLUMN_TAPS = 32
 MAX_ROW_TAPS = 64
 _OPERATORS = {
-    f"aten.{kind}_pool{rank}d.default": (f"{kind}_pool", rank)
+    f"aten.{adaptive}{kind}_pool{rank}d.default": (f"{kind}_pool", rank)
+    for adaptive in ("", "adaptive_")
     for kind in ("max", "avg")
     for rank in (1, 2, 3)
 }
@@ -49,17 +50,19 @@ class SeparablePooling(Recipe):
         for node in graph.nodes:
             if node.target not in _OPERATORS or not isinstance(node.args[0], Ref):
                 continue
-            stencil = _read(graph, node)
+            made = _result_of(graph, node)
+            stencil = _read(graph, node, made) if made is not None else None
             if stencil is not None:
                 source = Operand(node.args[0].name, graph.spec(node.args[0].name))
+                taken = graph.users(node.name) if made is not node else ()
                 site = Site(
                     name=node.name,
                     operator=_OPERATORS[node.target][0],
-                    nodes=(node.name,),
+                    nodes=(node.name, *(user.name for user in taken)),
                     inputs=(source,),
-                    outputs=(Operand(node.name, node.spec),),
+                    outputs=(Operand(made.name, made.spec),),
                     detail=stencil,
-                    bytes=source.spec.bytes + node.spec.bytes,
+                    bytes=source.spec.bytes + made.spec.bytes,
                 )
                 sites.append(site)
         return sites
@@ -100,19 +103,42 @@ def _space(stencil: Stencil) -> Space:
     return window_space(stencil)
 
 
-def _read(graph: OpGraph, node: Node) -> Stencil | None:
+def _result_of(graph: OpGraph, node: Node) -> Node | None:
+    """What makes the pooled values: the node, or what takes the first of several, if no other is.
+
+    An adaptive maximum has the places beside the values.
+    """
+    if not isinstance(node.output, tuple):
+        return node
+    read = [
+        user
+        for user in graph.users(node.name)
+        if graph.users(user.name) or user.name in graph.outputs
+    ]
+    return read[0] if len(read) == 1 and read[0].args[1] == 0 else None
+
+
+def _read(graph: OpGraph, node: Node, made: Node) -> Stencil | None:
     """The pooling a node does; None for what the kernels do not cover.
 
-    They do not cover tensors without a batch axis, other dtypes or strides, and extreme sizes.
+    They do not cover tensors without a batch axis, other dtypes or strides, and extreme sizes; nor
+    adaptive windows of several sizes, and of whole planes, which are reductions.
     """
     kind, rank = _OPERATORS[node.target]
-    source, result = graph.spec(node.args[0].name), node.spec
+    source, result = graph.spec(node.args[0].name), made.spec
     if len(source.shape) != rank + 2 or source.dtype not in FLOATS or result.numel == 0:
         return None
     if not source.has_contiguous_items or not result.has_contiguous_items:
         return None
-    names = (*_NAMES, *_OWN_NAMES[kind])
-    given = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
+    if "adaptive" in node.target:
+        sizes = list(zip(source.shape[2:], result.shape[2:], strict=True))
+        is_whole = all(out == 1 for _, out in sizes)
+        if is_whole or any(size % out for size, out in sizes):
+            return None
+        given = {"kernel_size": tuple(size // out for size, out in sizes)}
+    else:
+        names = (*_NAMES, *_OWN_NAMES[kind])
+        given = {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
     kernel = per_axis(given["kernel_size"], rank)
     axes = make_axes(
         source.shape[2:],

@@ -1,9 +1,10 @@
-"""Running sums and products along rows, tile by tile.
+"""Running sums, products and extremes along rows, tile by tile.
 
 A tile is (BK rows, BR positions), scanned along axis 1; the layout puts lanes along whichever axis
 is dense in memory, so that scans over any dimension share one text. `outer` counts the rows along
 all kept axes but the densest, `k` along that; SIZES are the sizes of the kept axes. Totals combine
-in a fixed order: results repeat bitwise. Everything computes in fp32.
+in a fixed order: results repeat bitwise. Everything computes in fp32. EXTREME is 1 for the largest
+so far, -1 for the smallest, which is that of the negated values, and 0 for sums and products.
 
 Ports: BEFORE makes what is scanned from what it loads, AFTER what is stored from what was scanned.
 STRIDES has those of each load along the kept axes, and last the store's; PLACES its step along the
@@ -19,6 +20,11 @@ from kmem.codegen.text.sums import kmem_add_compensated
 @triton.jit
 def kmem_scan_multiply(a, b):
     return a * b
+
+
+@triton.jit
+def kmem_scan_larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -104,9 +110,11 @@ def kmem_scan_tile(start, begin, end, BR: tl.constexpr, REVERSE: tl.constexpr, W
 
 
 @triton.jit
-def kmem_scan_total(tile, PRODUCT: tl.constexpr):
+def kmem_scan_total(tile, PRODUCT: tl.constexpr, EXTREME: tl.constexpr):
     """What the positions of each row of a tile come to."""
-    if PRODUCT:
+    if EXTREME != 0:
+        total = tl.reduce(tile, 1, kmem_scan_larger, keep_dims=True)
+    elif PRODUCT:
         total = tl.reduce(tile, 1, kmem_scan_multiply, keep_dims=True)
     else:
         total = tl.sum(tile, axis=1, keep_dims=True)
@@ -131,10 +139,12 @@ def kmem_scan_totals(
     EVEN_R: tl.constexpr,
     WIDE: tl.constexpr,
     PRODUCT: tl.constexpr,
+    EXTREME: tl.constexpr,
     REVERSE: tl.constexpr,
 ):
     """The total of a segment of BK rows, into scratch."""
-    identity: tl.constexpr = 1.0 if PRODUCT else 0.0
+    neutral: tl.constexpr = 1.0 if PRODUCT else 0.0
+    identity: tl.constexpr = float("-inf") if EXTREME != 0 else neutral
     pid = tl.program_id(0)
     part = pid % SPLIT
     outer, k = kmem_scan_rows(pid // SPLIT, KI, BK, WIDE)
@@ -147,13 +157,18 @@ def kmem_scan_totals(
         source = BEFORE(
             inputs, (outer, k, k < KI, r, valid), STRIDES, PLACES, SIZES, EVEN_K, EVEN_R
         )
+        if EXTREME < 0:
+            source = -source
         source = source if EVEN_R else tl.where(valid, source, identity)
         source = tl.broadcast_to(source, (BK, BR))
-        if PRODUCT:
+        if EXTREME != 0:
+            lanes = kmem_scan_larger(lanes, source)
+        elif PRODUCT:
             lanes = lanes * source
         else:
             lanes, lost = kmem_add_compensated(lanes, lost, source)
-    tl.store(totals + (outer * KI + k) * SPLIT + part, kmem_scan_total(lanes, PRODUCT), mask=k < KI)
+    total = kmem_scan_total(lanes, PRODUCT, EXTREME)
+    tl.store(totals + (outer * KI + k) * SPLIT + part, total, mask=k < KI)
 
 
 @triton.jit
@@ -177,13 +192,15 @@ def kmem_scan(
     EVEN_R: tl.constexpr,
     WIDE: tl.constexpr,
     PRODUCT: tl.constexpr,
+    EXTREME: tl.constexpr,
     REVERSE: tl.constexpr,
 ):
     """Scan a segment of BK rows, on top of what the segments before it came to, if any did.
 
     Sums keep what they lose to rounding: as many tiles as a row has are added in one chain.
     """
-    identity: tl.constexpr = 1.0 if PRODUCT else 0.0
+    neutral: tl.constexpr = 1.0 if PRODUCT else 0.0
+    identity: tl.constexpr = float("-inf") if EXTREME != 0 else neutral
     pid = tl.program_id(0)
     part = pid % SPLIT
     outer, k = kmem_scan_rows(pid // SPLIT, KI, BK, WIDE)
@@ -197,21 +214,30 @@ def kmem_scan(
         ahead = tl.load(
             totals + (outer * KI + k) * SPLIT + other, mask=(k < KI) & precedes, other=identity
         )
-        carry = kmem_scan_total(ahead, PRODUCT)
+        carry = kmem_scan_total(ahead, PRODUCT, EXTREME)
     lost = tl.zeros((BK, 1), tl.float32)
     for start in range(begin, end, BR):
         r, valid = kmem_scan_tile(start, begin, end, BR, REVERSE, WIDE)
         at = (outer, k, k < KI, r, valid)
         source = BEFORE(inputs, at, STRIDES, PLACES, SIZES, EVEN_K, EVEN_R)
+        if EXTREME < 0:
+            source = -source
         source = source if EVEN_R else tl.where(valid, source, identity)
         source = tl.broadcast_to(source, (BK, BR))
         # what is carried on does not wait for the scan
-        if PRODUCT:
+        total = kmem_scan_total(source, PRODUCT, EXTREME)
+        if EXTREME != 0:
+            scanned = tl.associative_scan(source, 1, kmem_scan_larger, reverse=REVERSE)
+            scanned = kmem_scan_larger(scanned, carry)
+            carry = kmem_scan_larger(carry, total)
+            if EXTREME < 0:
+                scanned = -scanned
+        elif PRODUCT:
             scanned = tl.cumprod(source, axis=1, reverse=REVERSE) * carry
-            carry = carry * kmem_scan_total(source, PRODUCT)
+            carry = carry * total
         else:
             scanned = tl.cumsum(source, axis=1, reverse=REVERSE) + carry
-            carry, lost = kmem_add_compensated(carry, lost, kmem_scan_total(source, PRODUCT))
+            carry, lost = kmem_add_compensated(carry, lost, total)
         if AFTER is not None:
             scanned = AFTER(scanned, inputs, at, STRIDES, PLACES, SIZES, EVEN_K, EVEN_R)
         mask = None if EVEN_R else valid

@@ -24,6 +24,8 @@ from kmem.recipes import Emission, Settings
 from kmem.records import Knob, content_hash
 
 _NAME = re.compile(r"\w+")
+#: What kernels call scans of these kinds.
+_EXTREMES = {"max": 1, "min": -1}
 #: Parameters of what is handed in, behind the values that it is given.
 _PORT = (
     "STRIDES: tl.constexpr, PLACES: tl.constexpr, SIZES: tl.constexpr",
@@ -96,7 +98,8 @@ def _write_statements(scan: Scan, fitted: dict[str, Knob], before: str, after: s
         f"BEFORE={before}, STRIDES={strides!r}, PLACES={places!r}, SIZES={scan.kept or (1,)!r}",
         f"N={scan.length}, KI={inner}, BK={rows}, BR={block}, SPLIT={split}, SEGMENT={segment}",
         f"EVEN_K={inner % rows == 0}, EVEN_R={is_even}, WIDE={scan.is_wide}",
-        f"PRODUCT={scan.kind == 'prod'}, REVERSE={scan.reverse}, num_warps={fitted['num_warps']}",
+        f"PRODUCT={scan.kind == 'prod'}, EXTREME={_EXTREMES.get(scan.kind, 0)}, "
+        f"REVERSE={scan.reverse}, num_warps={fitted['num_warps']}",
     )
     out = scan.output.spec
     memory = f"dtype=torch.{out.dtype}, device=p0.device"

@@ -1,14 +1,14 @@
 """From a graph to its scans, with the flips, slices, paddings and pointwise chains around them.
 
-`find_scans` walks down from each cumsum or cumprod over what only moves its elements, then up
-through what only moves or maps its input. A `View` says which element of a graph value belongs to
-an index of the scan; layout operators change the view, and where nothing more can be looked through
-the value is loaded. A padding counts as part of the scan where it holds the operator's identity:
-cat((zeros, x)) before or behind a cumsum is a cumsum over more positions.
+`find_scans` walks down from each cumsum, cumprod, cummax or cummin over what only moves its
+elements, then up through what only moves or maps its input. A `View` says which element of a graph
+value belongs to an index of the scan; layout operators change the view, and where nothing more can
+be looked through the value is loaded. A padding counts as part of the scan where it holds the
+operator's identity: cat((zeros, x)) before or behind a cumsum is a cumsum over more positions.
 
 Covered: flip, narrow, slice with step 1, cat with zeros or ones at the end where the scan starts,
-pointwise chains, float inputs. Not covered: integer scans, cat in the middle, graphs that change a
-tensor in place (looking through a copy would see the change).
+pointwise chains, float inputs. Not covered: integer scans, cat in the middle, places of extremes,
+graphs that change a tensor in place (looking through a copy would see the change).
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from kmem.codegen.scans.views import IDENTITY, Paddings, Place, View, slice_of
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators import row
-from kmem.problem.operators.expressions import variable
+from kmem.problem.operators.expressions import variable, write_number
 from kmem.problem.operators.row import Layout
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Operand
@@ -35,7 +35,7 @@ _MAX_INPUTS = 6
 
 @dataclass(frozen=True, slots=True)
 class FoundScan:
-    """A scan and the graph nodes that it replaces, in graph order; `anchor` is the cumsum."""
+    """A scan and the graph nodes that it replaces, in graph order; `anchor` names its operator."""
 
     anchor: str
     nodes: tuple[str, ...]
@@ -49,10 +49,11 @@ def find_scans(graph: OpGraph) -> list[FoundScan]:
     found: list[FoundScan] = []
     taken: set[str] = set()
     for node in graph.nodes:
-        if node.name in taken or not _is_float_scan(graph, node):
+        result = _result_of(graph, node)
+        if node.name in taken or result is None:
             continue
-        dim = find_operator(node.target).call(graph, node)["dim"] % len(node.spec.shape)
-        scan = _Match(graph, node, dim).find()
+        dim = find_operator(node.target).call(graph, node)["dim"] % len(result.spec.shape)
+        scan = _Match(graph, node, result, dim).find()
         if scan is not None and taken.isdisjoint(scan.nodes):
             found.append(scan)
             taken.update(scan.nodes)
@@ -67,12 +68,27 @@ def _is_scan(graph: OpGraph, node: Node) -> bool:
     return isinstance(lowering_of(graph, node), row.Scan)
 
 
-def _is_float_scan(graph: OpGraph, node: Node) -> bool:
+def _result_of(graph: OpGraph, node: Node) -> Node | None:
+    """The node whose value a scan of floats makes: its own, or what takes the first of several.
+
+    Returns: None for any other operator, and where more than the first is read.
+    """
     source = node.args[0] if node.args else None
     if not _is_scan(graph, node) or not isinstance(source, Ref):
-        return False
-    has_types = graph.spec(source.name).dtype in FLOATS and node.spec.dtype in FLOATS
-    return has_types and len(node.spec.shape) > 0 and node.spec.numel > 0
+        return None
+    result = node
+    if isinstance(node.output, tuple):
+        read = [user for user in graph.users(node.name) if not _is_idle(graph, user)]
+        if len(read) != 1 or read[0].args[1] != 0:
+            return None
+        result = read[0]
+    has_types = graph.spec(source.name).dtype in FLOATS and result.spec.dtype in FLOATS
+    is_written = has_types and len(result.spec.shape) > 0 and result.spec.numel > 0
+    return result if is_written else None
+
+
+def _is_idle(graph: OpGraph, node: Node) -> bool:
+    return not graph.users(node.name) and node.name not in graph.outputs
 
 
 @dataclass
@@ -80,25 +96,28 @@ class _Match:
     """One scan while it is found: its nodes, its inputs, and the statements before and after it."""
 
     graph: OpGraph
-    anchor: Node
+    operator: Node
+    anchor: Node  # what makes the scan's value
     dim: int
     nodes: set[str] = field(default_factory=set)
     inputs: dict[str, Operand] = field(default_factory=dict)
     values: dict[tuple[str, View], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.kind = lowering_of(self.graph, self.anchor).kind
+        self.kind = lowering_of(self.graph, self.operator).kind
         self.rank = len(self.anchor.spec.shape)
         self.paddings = Paddings(self.graph, self.kind, self.dim, self.rank)
 
     def find(self) -> FoundScan | None:
-        self.nodes.add(self.anchor.name)
+        self.nodes |= {self.operator.name, self.anchor.name}
+        if self.anchor is not self.operator:
+            self.nodes |= {user.name for user in self.graph.users(self.operator.name)}
         place, last = self._walk_down()
         shape = list(last.spec.shape)
         view = View((1,) * self.rank, (0,) * self.rank, 0, place.length)
         before: list[ScanLoad | Map] = []
         entry = place.entry(view, self.dim, shape)
-        source = self._read(self.anchor.args[0].name, entry, before)
+        source = self._read(self.operator.args[0].name, entry, before)
         source = self._pad(source, f"{variable(self.anchor.name)}_padded", entry, view, before)
         after: list[ScanLoad | Map] = []
         result, last = self._fuse_after(last, view, after)
@@ -120,7 +139,7 @@ class _Match:
             output=Operand(last.name, last.spec),
             folds_layout=any(self._moves(name) for name in nodes),
         )
-        return FoundScan(self.anchor.name, nodes, _split_axes(scan, self.dim))
+        return FoundScan(self.operator.name, nodes, _split_axes(scan, self.dim))
 
     def _moves(self, name: str) -> bool:
         return lowering_of(self.graph, self.graph.node(name)) in _MOVES
@@ -246,7 +265,8 @@ class _Match:
         tests += [f"(r < {inner.high})"] if inner.high < outer.high else []
         if not tests:
             return value
-        text = f"tl.where({' & '.join(tests)}, {value}, {IDENTITY[self.kind]})"
+        identity = write_number(IDENTITY[self.kind])
+        text = f"tl.where({' & '.join(tests)}, {value}, {identity})"
         statements.append(Map(name, text, (value,)))
         return name
 

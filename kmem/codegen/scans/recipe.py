@@ -10,19 +10,19 @@ from kmem.problem.graph import OpGraph
 from kmem.recipes import Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
-_OPERATORS = {"sum": "cumsum", "prod": "cumprod"}
+_OPERATORS = {"sum": "cumsum", "prod": "cumprod", "max": "cummax", "min": "cummax"}
 #: Positions are counted in 32 bits, with room for one tile beyond the end.
 _MAX_LENGTH = 2**31 - 2**17
 
 
 class ScanRecipe(Recipe):
-    """Running sums and products over any dimension, with the pointwise chains around them.
+    """Running sums, products and extremes over any dimension, with pointwise chains around them.
 
     Args: folds_layout: True for scans with flips, slices or paddings around them, False for those
         without.
     """
 
-    operators = tuple(_OPERATORS.values())
+    operators = tuple(dict.fromkeys(_OPERATORS.values()))
     roles = {
         "STRATEGY": (Role("split", (("carry",), ("split",))),),
         "BK": (Role("rows"),),

@@ -1,4 +1,4 @@
-"""What a scan recipe writes: a running sum or product with what stands around it folded in.
+"""What a scan recipe writes: a running sum, product or extreme, what stands around it folded in.
 
 Owned here: the records that describe one scan (`Scan` and its loads and store), whatever flips,
 shifts, paddings and masks stood around it in the graph. Found by matching.py; written by
@@ -46,7 +46,8 @@ class Scan:
 
     `kept` are the sizes of those axes, the densest last. `before` makes the scanned value `source`
     from inputs; `after` makes `result` from `scanned` (the name SCANNED) and inputs. With `reverse`
-    a position takes in itself and all later ones. `kind` is "sum" or "prod".
+    a position takes in itself and all later ones. `kind` is "sum", "prod", "max" or
+    "min".
     """
 
     kind: str

@@ -3,6 +3,7 @@
 matching.py walks over the operators; here stands what each of them does to a view.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from kmem.problem.graph import Node, OpGraph, Ref
@@ -10,7 +11,7 @@ from kmem.problem.operators.row import Fill, Layout
 from kmem.problem.operators.table import find_operator, lowering_of
 
 #: The number with which a scan may begin without changing what follows.
-IDENTITY = {"sum": 0.0, "prod": 1.0}
+IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 
 
 @dataclass(frozen=True, slots=True)

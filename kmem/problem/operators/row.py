@@ -181,7 +181,7 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A running reduction: kind "sum" or "prod"."""
+    """A running reduction: kind "sum", "prod", "max" or "min"."""
 
     kind: str
 
