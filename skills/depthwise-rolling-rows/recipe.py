@@ -6,13 +6,19 @@ Each input row is read once per strip, and several output rows have fp32 accumul
 from math import prod
 
 from kmem.codegen.convolutions.convolution import image_gap
-from kmem.codegen.convolutions.stencil import Stencil, emit_strips, read_strips
+from kmem.codegen.convolutions.stencil import (
+    Stencil,
+    emit_strips,
+    make_site,
+    read_strips,
+    with_chain,
+)
 from kmem.codegen.convolutions.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
 from kmem.codegen.convolutions.windows import make_axes
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import per_axis, same_padding
-from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
+from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 
 MAX_TAPS = 64  # weights a thread keeps in registers
@@ -29,11 +35,16 @@ class DepthwiseRollingRows(Recipe):
     roles = STRIP_ROLES
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
-        sites = []
+        sites: list[Site] = []
+        taken: set[str] = set()
         for node in graph.nodes:
             stencil = _read(graph, node) if node.target in _RANKS else None
             if stencil is not None:
-                sites.append(_site(graph, node, stencil))
+                stencil = with_chain(graph, node, stencil, taken)
+                given = [arg.name for arg in _arguments(node).values() if isinstance(arg, Ref)]
+                site = make_site(graph, "depthwise_conv", (node.name,), tuple(given), stencil)
+                sites.append(site)
+                taken.update(site.nodes)
         return sites
 
     def space(self, site: Site, device: Device) -> Space:
@@ -44,21 +55,6 @@ class DepthwiseRollingRows(Recipe):
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         return emit_strips(site.detail, read_strips(settings))
-
-
-def _site(graph: OpGraph, node: Node, stencil: Stencil) -> Site:
-    given = _arguments(node).values()
-    inputs = tuple(Operand(arg.name, graph.spec(arg.name)) for arg in given if isinstance(arg, Ref))
-    return Site(
-        name=node.name,
-        operator="depthwise_conv",
-        nodes=(node.name,),
-        inputs=inputs,
-        outputs=(Operand(node.name, node.spec),),
-        detail=stencil,
-        bytes=sum(operand.spec.bytes for operand in inputs) + node.spec.bytes,
-        flops=2.0 * node.spec.numel * stencil.taps,
-    )
 
 
 def _arguments(node: Node) -> dict[str, object]:

@@ -7,13 +7,19 @@ Strips (kmem/codegen/convolutions/stencil.py) are the rule; whole windows at a t
 from math import prod
 
 from kmem.codegen.convolutions.convolution import image_gap
-from kmem.codegen.convolutions.stencil import Stencil, emit_strips, read_strips
+from kmem.codegen.convolutions.stencil import (
+    Stencil,
+    emit_strips,
+    make_site,
+    read_strips,
+    with_chain,
+)
 from kmem.codegen.convolutions.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
 from kmem.codegen.convolutions.windows import WindowAxis, make_axes
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import per_axis
-from kmem.recipes import Emission, Operand, Recipe, Role, Settings, Site, Space
+from kmem.recipes import Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 from .whole_windows import (
@@ -46,25 +52,24 @@ class SeparablePooling(Recipe):
     roles = {**STRIP_ROLES, "block": (Role("tile"),)}
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
-        sites = []
+        sites: list[Site] = []
+        taken: set[str] = set()
         for node in graph.nodes:
             if node.target not in _OPERATORS or not isinstance(node.args[0], Ref):
                 continue
             made = _result_of(graph, node)
             stencil = _read(graph, node, made) if made is not None else None
-            if stencil is not None:
-                source = Operand(node.args[0].name, graph.spec(node.args[0].name))
-                taken = graph.users(node.name) if made is not node else ()
-                site = Site(
-                    name=node.name,
-                    operator=_OPERATORS[node.target][0],
-                    nodes=(node.name, *(user.name for user in taken)),
-                    inputs=(source,),
-                    outputs=(Operand(made.name, made.spec),),
-                    detail=stencil,
-                    bytes=source.spec.bytes + made.spec.bytes,
-                )
-                sites.append(site)
+            if made is None or stencil is None:
+                continue
+            if _serve_strips(stencil):
+                stencil = with_chain(graph, made, stencil, taken)
+            takers = [user.name for user in graph.users(node.name) if made is not node]
+            others = [name for name in (node.name, *takers) if name != made.name]
+            nodes = (*others, made.name)
+            operator = _OPERATORS[node.target][0]
+            site = make_site(graph, operator, nodes, (node.args[0].name,), stencil)
+            sites.append(site)
+            taken.update(site.nodes)
         return sites
 
     def space(self, site: Site, device: Device) -> Space:
@@ -94,13 +99,14 @@ def _space(stencil: Stencil) -> Space:
 
     Strips do not serve where a window is too large to unroll, or rows are too long to hold.
     """
+    return strip_space(stencil) if _serve_strips(stencil) else window_space(stencil)
+
+
+def _serve_strips(stencil: Stencil) -> bool:
     depth, height = stencil.axes[:2]
     columns, rows = stencil.axes[2].kernel, depth.kernel * height.kernel
-    if columns <= MAX_COLUMN_TAPS and rows <= MAX_ROW_TAPS:
-        strips = strip_space(stencil)
-        if strips.settings():
-            return strips
-    return window_space(stencil)
+    is_short = columns <= MAX_COLUMN_TAPS and rows <= MAX_ROW_TAPS
+    return is_short and bool(strip_space(stencil).settings())
 
 
 def _result_of(graph: OpGraph, node: Node) -> Node | None:

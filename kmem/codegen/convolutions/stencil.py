@@ -4,16 +4,19 @@ strip_writer.py writes the kernel, strip_tuning.py has the knobs and times, wind
 the recipes that call this own matching.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from math import prod
 
+from kmem.codegen.chains.chain import Chain, grow_chain
 from kmem.codegen.convolutions.strip_writer import SIZES, StripWriter, strip_pointers
 from kmem.codegen.convolutions.windows import Tile, WindowAxis
 from kmem.codegen.settings import read_settings
 from kmem.codegen.text.calls import write_allocation, write_launch_function
 from kmem.codegen.text.definitions import Definition
+from kmem.problem.graph import Node, OpGraph
 from kmem.problem.sizes import ceil_div
-from kmem.recipes import Emission, Settings
+from kmem.recipes import Emission, Operand, Settings, Site
 from kmem.records import TensorSpec
 
 
@@ -26,7 +29,7 @@ class Stencil:
     `multiplier` output planes share one input plane. Behind the images of input and output lie
     `gaps` elements of others. `divisor` of a sum is 0 where windows are
     clipped by different amounts, so that each counts its own elements, those of the padding too if
-    `count_padding`.
+    `count_padding`. `chain` is what follows element by element.
     """
 
     combine: str
@@ -38,6 +41,7 @@ class Stencil:
     count_padding: bool = False
     has_bias: bool = False
     gaps: tuple[int, int] = (0, 0)
+    chain: Chain = Chain()
 
     @property
     def planes(self) -> int:
@@ -61,6 +65,44 @@ class Stencil:
         return prod(axis.kernel for axis in self.axes)
 
 
+def with_chain(
+    graph: OpGraph, made: Node, stencil: Stencil, taken: Collection[str] = ()
+) -> Stencil:
+    """A stencil with what follows its result element by element and can be written with it.
+
+    Args:
+        made: the node whose value the stencil is.
+        taken: nodes that may not join.
+    """
+    chain = grow_chain(graph, made, taken)
+    # what a chain leaves is dense
+    return replace(stencil, chain=chain, gaps=(stencil.gaps[0], 0)) if chain.nodes else stencil
+
+
+def make_site(
+    graph: OpGraph, operator: str, nodes: tuple[str, ...], given: tuple[str, ...], stencil: Stencil
+) -> Site:
+    """The site of a stencil and its chain.
+
+    Args:
+        nodes: those of the stencil itself, the first its operator, the last what makes its value.
+        given: what it reads, in the order of its kernel's pointers.
+    """
+    chain = stencil.chain
+    inputs = tuple(Operand(name, graph.spec(name)) for name in (*given, *chain.operands))
+    output = Operand(chain.result or nodes[-1], graph.spec(chain.result or nodes[-1]))
+    return Site(
+        name=nodes[0],
+        operator=operator,
+        nodes=(*nodes, *chain.nodes),
+        inputs=inputs,
+        outputs=(output,),
+        detail=stencil,
+        bytes=sum(operand.spec.bytes for operand in inputs) + output.spec.bytes,
+        flops=0.0 if stencil.is_separable else 2.0 * prod(stencil.output) * stencil.taps,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class StripSettings(Tile):
     """The knobs of strips: the tile of a program, and its warps."""
@@ -80,9 +122,12 @@ def strip_count(stencil: Stencil, tile: Tile) -> int:
 
 
 def emit_strips(stencil: Stencil, knobs: StripSettings) -> Emission:
-    """The kernel and `launch(x[, w[, bias]])`."""
-    kernel = StripWriter(stencil.axes, knobs, stencil.combine, has_bias=stencil.has_bias).write()
-    return Emission((kernel.kernel,), _write_launcher(kernel, stencil, knobs))
+    """The kernel and `launch(x[, w[, bias]])`, with the operands of the chain behind."""
+    kernel = StripWriter(
+        stencil.axes, knobs, stencil.combine, has_bias=stencil.has_bias, chain=stencil.chain
+    ).write()
+    kernels = (*stencil.chain.functions, kernel.kernel)
+    return Emission(kernels, _write_launcher(kernel, stencil, knobs))
 
 
 def _write_launcher(kernel: Definition, stencil: Stencil, knobs: StripSettings) -> str:
@@ -105,4 +150,5 @@ def _write_launcher(kernel: Definition, stencil: Stencil, knobs: StripSettings) 
         "return y",
     ]
     inputs = [pointer for pointer in pointers if pointer != "y"]
+    inputs += stencil.chain.pointers
     return write_launch_function(inputs, statements)

@@ -15,6 +15,7 @@ windows.py.
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
+from kmem.codegen.chains.chain import Chain
 from kmem.codegen.convolutions.windows import Tile, WindowAxis, column_taps, lanes_in, row_starts
 from kmem.codegen.text.definitions import Definition, define
 from kmem.errors import RecipeError
@@ -29,11 +30,18 @@ SIZES = (
 class StripWriter:
     """Writes the kernel of one structure.
 
-    `combine` is "max", "sum" or "weighted" (sum of taps times weights, plus bias).
+    `combine` is "max", "sum" or "weighted" (sum of taps times weights, plus bias). `chain` is what
+    follows element by element.
     """
 
     def __init__(
-        self, axes: Sequence[WindowAxis], tile: Tile, combine: str, *, has_bias: bool = False
+        self,
+        axes: Sequence[WindowAxis],
+        tile: Tile,
+        combine: str,
+        *,
+        has_bias: bool = False,
+        chain: Chain = Chain(),  # noqa: B008 - frozen
     ) -> None:
         if tile.lanes & (tile.lanes - 1) or tile.shift not in ("load", "gather"):
             raise RecipeError(f"A tile needs a power of two of lanes and a known shift, not {tile}")
@@ -41,6 +49,7 @@ class StripWriter:
         self.tile = tile
         self.combine = combine
         self.has_bias = has_bias
+        self.chain = chain
         self.width = lanes_in(axes[2], tile.lanes)
         self.step = axes[2].stride * tile.lanes // self.width
         self.taps = column_taps(axes[2], tile.lanes)
@@ -62,6 +71,7 @@ class StripWriter:
             self._write_columns_first()
         self._write_outputs()
         pointers = strip_pointers(self.combine, has_bias=self.has_bias)
+        pointers += self.chain.pointers
         says = "Whole rows of the output in strips: each input row is read once."
         return define(f"kmem_strip_{self.combine}", pointers, SIZES, self.lines, says)
 
@@ -328,8 +338,15 @@ class StripWriter:
                 checks = [f"(d0 + {a} < OD)", f"(h0 + {i} < OH)"]
                 if self.tile.strips > 1:
                     checks.append("(plane < PLANES)")
-                place = f"(y_plane + ((d0 + {a}) * OH + h0 + {i}) * OW){lift} + oc"
+                row = f"((d0 + {a}) * OH + h0 + {i}) * OW"
                 mask = f"oc < tl.where({' & '.join(checks)}, OW, 0){lift}"
+                if self.chain.functions:
+                    # a strip past the last plane reads what a real one reads
+                    own = f"tl.minimum(plane, PLANES - 1){lift}"
+                    where = f"{own} // Y_CHANNELS, {own} % Y_CHANNELS, {own} >= 0"
+                    where += f", ({row}){lift} + oc, {mask}"
+                    value = self.chain.call(value, where, "Y_CHANNELS, OD * OH * OW")
+                place = f"(y_plane + {row}){lift} + oc"
                 self._add(f"tl.store({place}, {value}.to(y.dtype.element_ty), mask={mask})")
 
     def _write_means(self, a: int, i: int, names: Sequence[str]) -> None:
