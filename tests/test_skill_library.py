@@ -303,3 +303,6 @@ def test_the_index_is_current(library: list[Skill]) -> None:
     assert INDEX.read_text(encoding="utf-8") == index_text(library), (
         "run python tools/write_skill_index.py"
     )
+    skills, acting = re.search(r"^(\d+) skills: (\d+) act", index_text(library), re.M).groups()
+    readme = (INDEX.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"{acting} of {skills} act by themselves" in readme
