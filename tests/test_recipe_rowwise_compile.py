@@ -48,6 +48,12 @@ CASES = [
     ("split-reduction", "torch.argmax(x, dim=1)", "128, 4096, 4096", "loop"),
     ("split-reduction", "torch.argmax(x, dim=1)", "128, 4096, 4095", "classes"),
     ("split-reduction", "torch.var(x, dim=1)", "64, 4102, 2046", "classes"),
+    (
+        "split-reduction",
+        "(x * F.binary_cross_entropy_with_logits(x, x * x, reduction='none')).mean()",
+        "64, 100000",
+        "split",
+    ),
     ("fuse-pointwise-chain", "F.gelu(x) * torch.tanh(x)", "4096, 393216", None),
 ]
 
