@@ -54,6 +54,18 @@ CASES = [
         "64, 100000",
         "split",
     ),
+    (
+        "split-reduction",
+        "(lambda p: 1 - (2 * (p * x).sum(1) / (p.sum(1) + x.sum(1))).mean())(torch.sigmoid(x))",
+        "128, 1048576",
+        "split",
+    ),
+    (
+        "row-similarity-one-pass",
+        "F.relu(F.cosine_similarity(x, x * x) - F.cosine_similarity(x, x + 1)).mean()",
+        "65536, 256",
+        "registers",
+    ),
     ("fuse-pointwise-chain", "F.gelu(x) * torch.tanh(x)", "4096, 393216", None),
 ]
 

@@ -2,10 +2,13 @@
 
 - pointwise.py: pointwise nodes as expressions.
 - region.py: a region: a small program over tiles.
+- space.py: the spaces over whose rows nodes reduce.
 - lowering.py: from nodes to the statements of a region.
 - naming.py: names of a region's values that do not count the graph's nodes.
 - indices.py: where an element comes from, back through views and concatenations.
 - boxes.py: regions whose results are put together from parts.
+- called.py: what the vocabulary calls a region.
+- company.py: what joins a region only together with other reductions of the same rows.
 - matching.py: which nodes form one region.
 - reductions.py: what each kind of reduction keeps, and how its tiles, lanes and parts combine.
 """

@@ -296,8 +296,7 @@ class RowPasses:
         lines = self.write_all(self.apart, "")
         lines += [self.store(store) for store in self.region.stores if store.is_row]
         totals = self.region.total.values if self.region.total else ()
-        lines += [
-            f"tl.store(t{index} + row, tl.broadcast_to({value}, (BK, 1)), mask=k_valid)"
-            for index, value in enumerate(totals)
-        ]
+        for index, value in enumerate(totals):
+            own = f"tl.where(k_valid, tl.broadcast_to({value}, (BK, 1)), 0.0)"
+            lines.append(f"tl.store(t{index} + block, tl.sum({own}))")
         return ["if part == 0:", *indent(lines)] if only_first and lines else lines

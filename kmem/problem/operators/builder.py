@@ -17,6 +17,7 @@ class Form(Enum):
 
     FULL = "full"  # aligned to the full shape from the right, reduced dimensions perhaps 1
     SQUEEZED = "squeezed"  # the kept shape, as a reduction with keepdim=False leaves it
+    FOLDED = "folded"  # all elements of the full shape in their order, in another shape
     TOTAL = "total"  # one number, summed over rows after everything else
 
 

@@ -58,18 +58,22 @@ def _unless_of_one(lowering: Reduction) -> Callable[[Call], Reduction | Layout]:
 # --- sums, products and extremes
 
 
-def _fold(kind: str) -> Reduction:
+def _fold(kind: str, of_total: Callable[[int], str] | None = None) -> Reduction:
     """One state that is the result."""
 
     def lower(build: RegionBuilder, call: Call) -> None:
         build.reduce((call.out,), kind, build.read(call.value("x")))
 
-    return Reduction(_given_dims, lower)
+    return Reduction(_given_dims, lower, of_total=of_total)
 
 
 def lower_mean(build: RegionBuilder, call: Call) -> None:
     (total,) = build.reduce((f"{call.out}_sum",), "sum", build.read(call.value("x")))
     build.map(call.out, mean_of(total, build.columns), total)
+
+
+_SUM = _fold("sum", lambda count: "total_0")
+_MEAN = Reduction(_given_dims, lower_mean, of_total=lambda count: mean_of("total_0", count))
 
 
 def _lower_logsumexp(build: RegionBuilder, call: Call) -> None:
@@ -266,10 +270,10 @@ def _plain(
 
 
 ROWS = (
-    *_plain("sum.default", "sum", _ALL, _fold("sum")),
-    *_plain("sum.dim_IntList", "sum", _DIMS, _unless_of_one(_fold("sum"))),
-    *_plain("mean.default", "mean", _ALL, Reduction(_given_dims, lower_mean)),
-    *_plain("mean.dim", "mean", _DIMS, _unless_of_one(Reduction(_given_dims, lower_mean))),
+    *_plain("sum.default", "sum", _ALL, _SUM),
+    *_plain("sum.dim_IntList", "sum", _DIMS, _unless_of_one(_SUM)),
+    *_plain("mean.default", "mean", _ALL, _MEAN),
+    *_plain("mean.dim", "mean", _DIMS, _unless_of_one(_MEAN)),
     *_plain("prod.default", "prod", _ALL, _fold("prod")),
     *_plain("prod.dim_int", "prod", _DIMS, _fold("prod")),
     *_extremes("max"),

@@ -130,6 +130,8 @@ class Reduction:
         groups: the parameter that says how many groups dimension 1 falls into, if there is one.
         grain: of a loss: what a row is.
         leaves_total: whether a call ends in a sum over all rows.
+        of_total: of a sum or what is made of one: the result, given how many values `total_0` is
+            the sum of. It can then follow what leaves one value per row.
     """
 
     dims: Callable[[Call], Reduced | None]
@@ -139,6 +141,7 @@ class Reduction:
     groups: str = ""
     grain: Grain | None = None
     leaves_total: Callable[[Call], bool] = _leaves_no_total
+    of_total: Callable[[int], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

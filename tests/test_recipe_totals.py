@@ -1,0 +1,127 @@
+"""Sums over rows behind what each row leaves, and several reductions of one row, in one site."""
+
+import pytest
+import torch
+from module_problems import problem, recipe
+
+from kmem.devices import named_target
+from kmem.recipes import Site
+from kmem.records import Contract
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
+
+H200 = named_target("h200")
+SETTINGS = [
+    {"STRATEGY": "registers", "BK": 2, "BR": 4, "SPLIT": 1, "num_warps": 4},
+    {"STRATEGY": "loop", "BK": 1, "BR": 4, "SPLIT": 1, "num_warps": 4},
+    {"STRATEGY": "split", "BK": 1, "BR": 4, "SPLIT": 3, "num_warps": 4},
+    {"STRATEGY": "split", "BK": 2, "BR": 4, "SPLIT": 3, "num_warps": 4},
+]
+PAIR = "torch.randn(7, 13), torch.randn(7, 13)"
+IMAGES = "torch.randn(5, 1, 3, 7), torch.rand(5, 1, 3, 7).round()"
+DICE = "(lambda p, t: 1 - ((2 * (p * t).sum(1) + 1) / (p.sum(1) + t.sum(1) + 1)).mean())"
+NEAR_AND_FAR = "F.relu(1 - F.cosine_similarity(x, y) + F.cosine_similarity(x, y * y)).mean()"
+#: (skill, forward, inputs): a forward that is one site, but for views of its inputs.
+CASES = [
+    ("split-reduction", f"{DICE}(torch.sigmoid(x).flatten(1), y.flatten(1))", IMAGES),
+    ("row-similarity-one-pass", NEAR_AND_FAR, PAIR),
+    ("split-reduction", "-0.5 * (1 + x - torch.exp(y)).sum(1).mean() + 2", PAIR),
+    ("split-reduction", "(x * y).sum(1, keepdim=True).sum()", PAIR),
+    ("split-reduction", "(x * y).sum((0, 2)).mean()", "torch.randn(4, 3, 5), torch.randn(3, 1)"),
+    ("split-reduction", "(x / (y * y + 1)).sum(-1).mean()", PAIR),
+    ("row-norm", "(lambda z: (z, (z * y).sum(1).mean()))(F.layer_norm(x, (13,)))", PAIR),
+    ("split-reduction", "x.amax(1) - x.amin(1) + torch.sigmoid(x).sum(1) * y[:, 0]", PAIR),
+    ("split-reduction", "torch.logsumexp(x, 1) + (x.mean(1) - y.mean(1)) ** 2", PAIR),
+    ("fused-cross-entropy", "4 * F.cross_entropy(x, y)", "torch.randn(7, 13), torch.arange(7)"),
+]
+
+
+def only_site(skill: str, source: str) -> Site:
+    (site,) = recipe(skill).match(trace_source(source)[1], Contract())
+    return site
+
+
+@pytest.mark.slow(after=3)
+@pytest.mark.parametrize(("skill", "body", "inputs"), CASES)
+def test_what_rows_leave_and_their_total_are_one_site(skill: str, body: str, inputs: str) -> None:
+    source = problem(body, inputs, parameters="x, y")
+    _, graph = trace_source(source)
+    left = {node.name for node in graph.nodes} - {*only_site(skill, source).nodes}
+    assert {name.partition("_")[0] for name in left} <= {"flatten", "select", "slice"}
+    errors = check_recipe(recipe(skill), source, H200, settings=SETTINGS, tolerance=1e-6)
+    assert len(errors) == len(SETTINGS)
+
+
+@pytest.mark.slow(after=2)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("case", CASES[:4])
+def test_totals_of_half_precision_are_rounded_once(
+    dtype: torch.dtype, case: tuple[str, str, str]
+) -> None:
+    skill, body, inputs = case
+    source = problem(body, inputs, parameters="x, y").replace(
+        "    return [", f"    return [each.to({dtype}) for each in ["
+    )
+    source = source.rstrip() + "]\n"
+    _, graph = trace_source(source)
+    x, y = (torch.randn(7, 13) for _ in range(2))
+    if inputs == IMAGES:
+        x, y = torch.randn(5, 1, 3, 7), torch.rand(5, 1, 3, 7).round()
+    x, y = x.to(dtype), y.to(dtype)
+    names = {"torch": torch, "F": torch.nn.functional}
+    oracle = eval(body, {**names, "x": x.double(), "y": y.double()})  # noqa: S307 - of this file
+    for setting in SETTINGS:
+        choice = recipe(skill), only_site(skill, source), setting
+        found = import_source(emit_source(source, graph, [choice])).ModelNew()(x, y)
+        assert found.dtype == dtype
+        # the interpreter truncates to bfloat16 where a GPU rounds
+        torch.testing.assert_close(
+            found.double(), oracle, rtol=2 * torch.finfo(dtype).eps, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+def test_a_total_has_what_is_not_finite_in_a_row(value: str) -> None:
+    body = f"{DICE}(torch.sigmoid(x).flatten(1), y.flatten(1))"
+    source = problem(body, IMAGES, parameters="x, y")
+    module, graph = trace_source(source)
+    x, y = torch.randn(5, 1, 3, 7), torch.rand(5, 1, 3, 7).round()
+    x[2, 0, 1, 3] = float(value)
+    for setting in SETTINGS:
+        choice = recipe("split-reduction"), only_site("split-reduction", source), setting
+        found = import_source(emit_source(source, graph, [choice])).ModelNew()(x, y)
+        torch.testing.assert_close(found, module.Model()(x, y), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(lambda s: (s.mean(), s.mean() * y.sum()))(x.sum(1))",  # read with another value
+        "(lambda m: (m, m * 2))(x.sum(1).mean())",  # two results that are totals
+        "x.sum(1).std()",
+        "x.sum(1)[:3].mean()",
+    ],
+)
+def test_what_is_no_single_total_stays_outside(body: str) -> None:
+    source = problem(body, PAIR, parameters="x, y")
+    sites = recipe("split-reduction").match(trace_source(source)[1], Contract())
+    total = sites[0].detail.total
+    assert total is None or "mul" not in " ".join(sites[0].nodes)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(lambda p: (p, p.sum(1) + (p * y).sum(1)))(torch.sigmoid(x))",  # written anyhow
+        "(lambda p: p.sum(1) + (p.t() @ y).sum())(torch.sigmoid(x))",
+        "torch.sigmoid(x).reshape(13, 7).sum(1) + x.sum()",
+        "torch.sigmoid(x + y[0]).reshape(91).sum(0)",
+    ],
+)
+def test_reductions_of_other_rows_and_values_that_are_written_are_not_joined(body: str) -> None:
+    source = problem(body, PAIR, parameters="x, y")
+    module, graph = trace_source(source)
+    reduce = recipe("split-reduction")
+    choices = [(reduce, site, SETTINGS[2]) for site in reduce.match(graph, Contract())]
+    model = import_source(emit_source(source, graph, choices)).ModelNew()
+    x, y = torch.randn(7, 13), torch.randn(7, 13)
+    torch.testing.assert_close(model(x, y), module.Model()(x, y))
