@@ -66,6 +66,12 @@ CASES = [
         "65536, 256",
         "registers",
     ),
+    (
+        "online-softmax",
+        "F.kl_div(F.log_softmax(x / 2, 1), F.softmax(x * x, 1), reduction='batchmean')",
+        "2048, 32000",
+        "split",
+    ),
     ("fuse-pointwise-chain", "F.gelu(x) * torch.tanh(x)", "4096, 393216", None),
 ]
 

@@ -20,6 +20,7 @@ PAIR = "torch.randn(7, 13), torch.randn(7, 13)"
 IMAGES = "torch.randn(5, 1, 3, 7), torch.rand(5, 1, 3, 7).round()"
 DICE = "(lambda p, t: 1 - ((2 * (p * t).sum(1) + 1) / (p.sum(1) + t.sum(1) + 1)).mean())"
 NEAR_AND_FAR = "F.relu(1 - F.cosine_similarity(x, y) + F.cosine_similarity(x, y * y)).mean()"
+DISTILLED = "F.log_softmax(x / 2, -1), F.softmax(y / 2, -1)"
 #: (skill, forward, inputs): a forward that is one site, but for views of its inputs.
 CASES = [
     ("split-reduction", f"{DICE}(torch.sigmoid(x).flatten(1), y.flatten(1))", IMAGES),
@@ -31,6 +32,9 @@ CASES = [
     ("row-norm", "(lambda z: (z, (z * y).sum(1).mean()))(F.layer_norm(x, (13,)))", PAIR),
     ("split-reduction", "x.amax(1) - x.amin(1) + torch.sigmoid(x).sum(1) * y[:, 0]", PAIR),
     ("split-reduction", "torch.logsumexp(x, 1) + (x.mean(1) - y.mean(1)) ** 2", PAIR),
+    ("online-softmax", f"4 * F.kl_div({DISTILLED}, reduction='batchmean')", PAIR),
+    ("row-norm", "F.mse_loss(F.layer_norm(x, (13,)), y)", PAIR),
+    ("row-norm", "(F.layer_norm(x, (13,)) * y).abs().mean()", PAIR),
     ("fused-cross-entropy", "4 * F.cross_entropy(x, y)", "torch.randn(7, 13), torch.arange(7)"),
 ]
 
@@ -92,6 +96,21 @@ def test_a_total_has_what_is_not_finite_in_a_row(value: str) -> None:
         torch.testing.assert_close(found, module.Model()(x, y), equal_nan=True)
 
 
+@pytest.mark.parametrize("values", ["inf", "-inf", "nan", "-inf -inf"])
+def test_a_divergence_of_logits_that_are_not_finite_is_eagers(values: str) -> None:
+    source = problem(f"F.kl_div({DISTILLED}, reduction='sum')", PAIR, parameters="x, y")
+    module, graph = trace_source(source)
+    first, *second = map(float, values.split())
+    for setting in SETTINGS:
+        choice = recipe("online-softmax"), only_site("online-softmax", source), setting
+        model = import_source(emit_source(source, graph, [choice])).ModelNew()
+        for place in (0, 1):
+            given = [torch.randn(7, 13), torch.randn(7, 13)]
+            given[place][2, 4] = first
+            given[1 - place][2, 5:6] = torch.tensor(second or [0.5])
+            torch.testing.assert_close(model(*given), module.Model()(*given), equal_nan=True)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -115,6 +134,7 @@ def test_what_is_no_single_total_stays_outside(body: str) -> None:
         "(lambda p: p.sum(1) + (p.t() @ y).sum())(torch.sigmoid(x))",
         "torch.sigmoid(x).reshape(13, 7).sum(1) + x.sum()",
         "torch.sigmoid(x + y[0]).reshape(91).sum(0)",
+        "x.sum(1, keepdim=True).expand(7, 13).sum()",
     ],
 )
 def test_reductions_of_other_rows_and_values_that_are_written_are_not_joined(body: str) -> None:

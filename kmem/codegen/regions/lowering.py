@@ -154,16 +154,21 @@ class Lowering:
         return Form.FULL if keeps_dims or self._squeezes_in_front() else Form.SQUEEZED
 
     def _is_total(self, node: Node, space: RowSpace | None) -> bool:
-        """Whether a node adds up one value of each row."""
+        """Whether a node sums over all rows what is theirs: an element's, or one value of each."""
         found = find_reduction(self.graph, node)
-        if space is None or found is None or found[0].of_total is None or self.total is not None:
+        if space is None or found is None or found[0].summed is None or self.total is not None:
             return False
-        source = node.args[0].name
-        is_whole = space.columns == self.space.rows and space.rows == 1
-        if not is_whole or source not in self.forms or not found[0].supports(self, found[1]):
+        reduction, call = found
+        if space.rows > 1 or not 1 < self.space.rows <= _MOST_TOTALLED:
             return False
-        is_row = not value_levels(self.space.axes, self.statements)[variable(source)]
-        return is_row and 1 < self.space.rows <= _MOST_TOTALLED
+        if not reduction.supports(self, call):
+            return False
+        source = call.value("x")
+        if space.shape == self.shape:
+            return self.forms.get(source, Form.FULL) is Form.FULL
+        if source not in self.forms or space.columns != self.space.rows:
+            return False
+        return not value_levels(self.space.axes, self.statements)[variable(source)]
 
     def _squeezes_in_front(self) -> bool:
         missing = len(self.shape) - len(self.space.squeezed_shape)
@@ -237,7 +242,10 @@ class Lowering:
         call = operator.call(self.graph, node)
         lowering = operator.lowering_of(call)
         if isinstance(lowering, Reduction) and space_of(self.graph, node) != self.space:
-            self.add_total((variable(call.value("x")),), lowering.of_total(self.space.rows))
+            term = lowering.summed.term(self, call)
+            if call.spec("x").shape == self.shape:
+                (term,) = self.reduce((f"{call.out}_row",), "sum", term)
+            self.add_total((term,), lowering.summed.of_total(call))
         elif isinstance(lowering, Channelwise | Reduction):
             lowering.lower(self, call)
         elif lowering is Layout.TAKE:

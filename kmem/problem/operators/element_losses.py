@@ -32,6 +32,7 @@ from kmem.problem.operators.row import (
     Pointwise,
     Reduced,
     Reduction,
+    Summed,
     parameters,
 )
 
@@ -193,16 +194,26 @@ def _element_loss(
         is_known = call["reduction"] in (MEAN, SUM)
         return is_known and matches(call, *others) and _fits_weights(call)
 
-    def lower(build: RegionBuilder, call: Call) -> None:
+    def write_term(build: RegionBuilder, call: Call) -> str:
         names = [call.value(role) for role in tensors]
         operands = [None if name is None else build.read(name) for name in names]
         read = [operand for operand in operands if operand is not None]
         if of_gap:
             operands = read = [build.map(f"{call.out}_gap", f"{read[0]} - {read[1]}", *read)]
-        written = as_expression(term(call, *operands))
-        _finish(build, call, build.map(f"{call.out}_term", written, *read))
+        return build.map(f"{call.out}_term", as_expression(term(call, *operands)), *read)
 
-    reduction = Reduction(_everything, lower, supports, names_region=True, grain=Grain.ELEMENTS)
+    def lower(build: RegionBuilder, call: Call) -> None:
+        (total,) = build.reduce((f"{call.out}_sum",), "sum", write_term(build, call))
+        build.map(call.out, _result(call, total), total)
+
+    reduction = Reduction(
+        _everything,
+        lower,
+        supports,
+        names_region=True,
+        grain=Grain.ELEMENTS,
+        summed=Summed(write_term, lambda call: _result(call, "total_0")),
+    )
 
     def choose(call: Call) -> Pointwise | Reduction:
         if call["reduction"] != NONE:
@@ -213,11 +224,10 @@ def _element_loss(
     return Operator(target, "loss", arithmetic, given, choose, checks_values=checks_values)
 
 
-def _finish(build: RegionBuilder, call: Call, term: str) -> None:
-    """The sum or the mean of one row of terms."""
-    (total,) = build.reduce((f"{call.out}_sum",), "sum", term)
-    mean = f"tl.div_rn({total}, {write_number(build.columns)})"
-    build.map(call.out, mean if call["reduction"] == MEAN else total, total)
+def _result(call: Call, total: str) -> str:
+    """The sum or the mean of all terms."""
+    mean = f"tl.div_rn({total}, {write_number(call.spec('x').numel)})"
+    return mean if call["reduction"] == MEAN else total
 
 
 _OF_TWO = parameters("x", "y", reduction=MEAN)

@@ -16,6 +16,7 @@ from kmem.problem.operators.row import (
     Parameters,
     Reduced,
     Reduction,
+    Summed,
     Traffic,
     has_loadable_results,
     parameters,
@@ -58,13 +59,13 @@ def _unless_of_one(lowering: Reduction) -> Callable[[Call], Reduction | Layout]:
 # --- sums, products and extremes
 
 
-def _fold(kind: str, of_total: Callable[[int], str] | None = None) -> Reduction:
+def _fold(kind: str, summed: Summed | None = None) -> Reduction:
     """One state that is the result."""
 
     def lower(build: RegionBuilder, call: Call) -> None:
         build.reduce((call.out,), kind, build.read(call.value("x")))
 
-    return Reduction(_given_dims, lower, of_total=of_total)
+    return Reduction(_given_dims, lower, summed=summed)
 
 
 def lower_mean(build: RegionBuilder, call: Call) -> None:
@@ -72,8 +73,16 @@ def lower_mean(build: RegionBuilder, call: Call) -> None:
     build.map(call.out, mean_of(total, build.columns), total)
 
 
-_SUM = _fold("sum", lambda count: "total_0")
-_MEAN = Reduction(_given_dims, lower_mean, of_total=lambda count: mean_of("total_0", count))
+def _read_term(build: RegionBuilder, call: Call) -> str:
+    return build.read(call.value("x"))
+
+
+_SUM = _fold("sum", Summed(_read_term, lambda call: "total_0"))
+_MEAN = Reduction(
+    _given_dims,
+    lower_mean,
+    summed=Summed(_read_term, lambda call: mean_of("total_0", call.spec("x").numel)),
+)
 
 
 def _lower_logsumexp(build: RegionBuilder, call: Call) -> None:

@@ -116,6 +116,19 @@ def _leaves_no_total(call: Call) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Summed:
+    """What a reduction sums over everything, and what it makes of the sum.
+
+    Args:
+        term: appends the statements that make a term, and returns its variable.
+        of_total: the result as a text over `total_0`, the sum of all terms of `x`.
+    """
+
+    term: Callable[[RegionBuilder, Call], str]
+    of_total: Callable[[Call], str]
+
+
+@dataclass(frozen=True, slots=True)
 class Reduction:
     """Statements over the rows of a space.
 
@@ -130,8 +143,8 @@ class Reduction:
         groups: the parameter that says how many groups dimension 1 falls into, if there is one.
         grain: of a loss: what a row is.
         leaves_total: whether a call ends in a sum over all rows.
-        of_total: of a sum or what is made of one: the result, given how many values `total_0` is
-            the sum of. It can then follow what leaves one value per row.
+        summed: of a sum or what is made of one alone: how what is summed is written, so that it may
+            be summed by the rows of another space, and these once more.
     """
 
     dims: Callable[[Call], Reduced | None]
@@ -141,7 +154,7 @@ class Reduction:
     groups: str = ""
     grain: Grain | None = None
     leaves_total: Callable[[Call], bool] = _leaves_no_total
-    of_total: Callable[[int], str] | None = None
+    summed: Summed | None = None
 
 
 @dataclass(frozen=True, slots=True)
