@@ -25,6 +25,7 @@ DISTILLED = "F.log_softmax(x / 2, -1), F.softmax(y / 2, -1)"
 CASES = [
     ("split-reduction", f"{DICE}(torch.sigmoid(x).flatten(1), y.flatten(1))", IMAGES),
     ("row-similarity-one-pass", NEAR_AND_FAR, PAIR),
+    ("online-softmax", f"4 * F.kl_div({DISTILLED}, reduction='batchmean')", PAIR),
     ("split-reduction", "-0.5 * (1 + x - torch.exp(y)).sum(1).mean() + 2", PAIR),
     ("split-reduction", "(x * y).sum(1, keepdim=True).sum()", PAIR),
     ("split-reduction", "(x * y).sum((0, 2)).mean()", "torch.randn(4, 3, 5), torch.randn(3, 1)"),
@@ -32,7 +33,6 @@ CASES = [
     ("row-norm", "(lambda z: (z, (z * y).sum(1).mean()))(F.layer_norm(x, (13,)))", PAIR),
     ("split-reduction", "x.amax(1) - x.amin(1) + torch.sigmoid(x).sum(1) * y[:, 0]", PAIR),
     ("split-reduction", "torch.logsumexp(x, 1) + (x.mean(1) - y.mean(1)) ** 2", PAIR),
-    ("online-softmax", f"4 * F.kl_div({DISTILLED}, reduction='batchmean')", PAIR),
     ("row-norm", "F.mse_loss(F.layer_norm(x, (13,)), y)", PAIR),
     ("row-norm", "(F.layer_norm(x, (13,)) * y).abs().mean()", PAIR),
     ("fused-cross-entropy", "4 * F.cross_entropy(x, y)", "torch.randn(7, 13), torch.arange(7)"),
@@ -109,6 +109,39 @@ def test_a_divergence_of_logits_that_are_not_finite_is_eagers(values: str) -> No
             given[place][2, 4] = first
             given[1 - place][2, 5:6] = torch.tensor(second or [0.5])
             torch.testing.assert_close(model(*given), module.Model()(*given), equal_nan=True)
+
+
+@pytest.mark.slow
+def test_a_divergence_of_nearly_equal_rows_errs_no_more_than_twice_as_eager_does() -> None:
+    inputs = "torch.randn(16, 500), torch.randn(16, 500)"
+    source = problem(f"F.kl_div({DISTILLED}, reduction='sum')", inputs, parameters="x, y")
+    module, graph = trace_source(source)
+    eager, wide = module.Model(), [{**setting, "BR": 64} for setting in SETTINGS[1:3]]
+    for setting in wide:
+        choice = recipe("online-softmax"), only_site("online-softmax", source), setting
+        model = import_source(emit_source(source, graph, [choice])).ModelNew()
+        for spread in (1.0, 0.1, 0.01):
+            errors = []
+            for seed in range(4):
+                torch.manual_seed(seed)
+                x = 4 * torch.randn(16, 500)
+                y = x + spread * torch.randn(16, 500)
+                oracle = eager(x.double(), y.double())
+                errors.append([each(x, y).double() - oracle for each in (model, eager)])
+            own, eagers = torch.tensor(errors).norm(dim=0)
+            assert own <= 2 * eagers
+
+
+@pytest.mark.parametrize("body", ["(p, D)", "(q, D)", "(D, p.amax(1), q.sum(1))"])
+def test_a_divergence_is_right_where_its_probabilities_are_read_as_well(body: str) -> None:
+    given = body.replace("D", "F.kl_div(q, p, reduction='sum')")
+    source = problem(f"(lambda q, p: {given})({DISTILLED})", PAIR, parameters="x, y")
+    module, graph = trace_source(source)
+    softmax = recipe("online-softmax")
+    choices = [(softmax, site, SETTINGS[2]) for site in softmax.match(graph, Contract())]
+    model = import_source(emit_source(source, graph, choices)).ModelNew()
+    x, y = torch.randn(7, 13), torch.randn(7, 13)
+    torch.testing.assert_close(model(x, y), module.Model()(x, y), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

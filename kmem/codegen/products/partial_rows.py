@@ -25,7 +25,8 @@ from kmem.codegen.products.contraction import Product
 from kmem.codegen.products.finishing import WINDOW, Finish, read_states
 from kmem.codegen.products.sites import find_products
 from kmem.codegen.regions.matching import FoundRegion, find_row_regions, may_reduce
-from kmem.codegen.regions.reductions import BY_ROW, REDUCTIONS
+from kmem.codegen.regions.reduction import BY_ROW
+from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Load, Map, Reduce, Region
 from kmem.problem.graph import OpGraph
 from kmem.problem.operators.expressions import Helper, order_helpers

@@ -10,5 +10,7 @@
 - called.py: what the vocabulary calls a region.
 - company.py: what joins a region only together with other reductions of the same rows.
 - matching.py: which nodes form one region.
-- reductions.py: what each kind of reduction keeps, and how its tiles, lanes and parts combine.
+- reduction.py: what a kind of reduction keeps, and how its tiles, lanes and parts combine.
+- softmax.py: the statistics of softmax.
+- reductions.py: all kinds, by name.
 """

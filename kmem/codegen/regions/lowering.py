@@ -26,7 +26,14 @@ from kmem.problem.dtypes import FLOATS, LOADABLE
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.builder import Form
 from kmem.problem.operators.expressions import Expression, as_expression, variable
-from kmem.problem.operators.row import Channelwise, Layout, Pointwise, Reduction
+from kmem.problem.operators.row import (
+    Call,
+    Channelwise,
+    Layout,
+    Pointwise,
+    Reduction,
+    Summed,
+)
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.problem.sizes import dense_strides
 from kmem.recipes import Operand
@@ -198,9 +205,14 @@ class Lowering:
         self.statements.append(Map(name, written.text, reads, written.helpers, share_of))
         return name
 
-    def reduce(self, names: tuple[str, ...], kind: str, read: str) -> tuple[str, ...]:
-        self.statements.append(Reduce(names, kind, read))
+    def reduce(
+        self, names: tuple[str, ...], kind: str, read: str, beside: str = ""
+    ) -> tuple[str, ...]:
+        self.statements.append(Reduce(names, kind, read, beside))
         return names
+
+    def makes(self, name: str) -> bool:
+        return name in self.forms
 
     def change(self, name: str, buffer: str, strides: tuple[int, ...]) -> None:
         place, dtype = list(self.inputs).index(buffer), self.graph.spec(buffer).dtype
@@ -242,10 +254,7 @@ class Lowering:
         call = operator.call(self.graph, node)
         lowering = operator.lowering_of(call)
         if isinstance(lowering, Reduction) and space_of(self.graph, node) != self.space:
-            term = lowering.summed.term(self, call)
-            if call.spec("x").shape == self.shape:
-                (term,) = self.reduce((f"{call.out}_row",), "sum", term)
-            self.add_total((term,), lowering.summed.of_total(call))
+            self.add_total((self._row_sum(call, lowering.summed),), lowering.summed.of_total(call))
         elif isinstance(lowering, Channelwise | Reduction):
             lowering.lower(self, call)
         elif lowering is Layout.TAKE:
@@ -263,6 +272,15 @@ class Lowering:
         if form is Form.TOTAL:
             self.totals[node.name] = self.total.text
         return True
+
+    def _row_sum(self, call: Call, summed: Summed) -> str:
+        row = None if summed.row is None else summed.row(self, call)
+        if row is not None:
+            return row
+        term = summed.term(self, call)
+        if call.spec("x").shape == self.shape:
+            (term,) = self.reduce((f"{call.out}_row",), "sum", term)
+        return term
 
     def _add_taken(self, node: Node) -> None:
         producer = self.graph.node(node.args[0].name)
@@ -320,7 +338,7 @@ class Lowering:
         region = Region(
             operator,
             self.space.axes,
-            tuple(self.statements),
+            self._needed([*stores, *self.changes]),
             (*stores, *self.changes),
             tuple(self.inputs.values()),
             tuple(Operand(name, self.graph.spec(name)) for name in outputs),
@@ -329,10 +347,26 @@ class Lowering:
         levels = region.levels()
         if any(store.is_row and levels[store.value] for store in stores):
             return None
-        if any(isinstance(item, Reduce) and not levels[item.read] for item in region.statements):
+        reads = [item.reads for item in region.statements if isinstance(item, Reduce)]
+        if not all(levels[name] for each in reads for name in each):
             # a reduction over a broadcast dimension: the count would have to multiply in
             return None
         return region
+
+    def _needed(self, stores: Sequence[Store]) -> tuple[Load | Map | Reduce, ...]:
+        """All statements; where an expectation stands for a softmax, those that something reads."""
+        if all(
+            not isinstance(item, Reduce) or item.kind != "expectation" for item in self.statements
+        ):
+            return tuple(self.statements)
+        needed = {store.value for store in stores}
+        needed.update(self.total.values if self.total else ())
+        kept: list[Load | Map | Reduce] = []
+        for item in reversed(self.statements):
+            if needed.intersection(item.names if isinstance(item, Reduce) else (item.name,)):
+                kept.append(item)
+                needed.update(() if isinstance(item, Load) else item.reads)
+        return tuple(reversed(kept))
 
     def _total_of(self, name: str, output: int) -> Total:
         return replace(self.total, text=self.totals[name], output=output)

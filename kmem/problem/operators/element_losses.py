@@ -22,6 +22,7 @@ from kmem.problem.operators.expressions import (
     maximum,
     minimum,
     using,
+    variable,
     write_number,
 )
 from kmem.problem.operators.row import (
@@ -144,6 +145,28 @@ def _huber(call: Call, gap: str) -> str:
     return f"tl.where({size} <= {write_number(delta)}, {near}, {far})"
 
 
+def _divergence_of_rows(build: RegionBuilder, call: Call) -> str | None:
+    """The divergence of the softmax of a row from another's, which one pass over both rows tells.
+
+    sum p (log p - log q) = sum p (y - x) - (log sum exp y - log sum exp x) for the rows x and y
+    whose softmaxes q and p are. The statistics of x are those of its log-softmax.
+    """
+    graph, names = call.graph, (call.value("x"), call.value("y"))
+    nodes = [graph.node(name) for name in names if name is not None and build.makes(name)]
+    targets = ["aten.log_softmax.int", "aten.softmax.int"]
+    if call["log_target"] or [node and node.target for node in nodes] != targets:
+        return None
+    source, target = (build.read(node.args[0].name) for node in nodes if node is not None)
+    states = tuple(f"{call.out}_{name}" for name in ("max", "sum", "gaps"))
+    top, *others = build.reduce(states, "expectation", target, source)
+    total, gaps = others
+    theirs = tuple(f"{variable(names[0])}_{name}" for name in ("max", "sum"))
+    # of rows that are nearly equal, differences and quotients keep digits that logarithms lose
+    logs = f"({top} - {theirs[0]}) + tl.log(tl.div_rn({total}, {theirs[1]}))"
+    text = f"tl.div_rn({gaps}, {total}) - ({logs})"
+    return build.map(f"{call.out}_row", text, top, total, gaps, *theirs)
+
+
 # --- losses
 
 
@@ -176,11 +199,13 @@ def _element_loss(
     *,
     of_gap: bool = False,
     checks_values: bool = False,
+    row: Callable[[RegionBuilder, Call], str | None] | None = None,
 ) -> Operator:
     """A loss whose terms are written by `term`.
 
     Args:
         of_gap: whether the term gets the difference of the two tensors, once.
+        row: as `Summed` has it.
     """
     tensors = [role for role in given if role in (*_OPERANDS, *_WEIGHTS)]
     others = [role for role in tensors[1:] if role in _OPERANDS]
@@ -212,7 +237,7 @@ def _element_loss(
         supports,
         names_region=True,
         grain=Grain.ELEMENTS,
-        summed=Summed(write_term, lambda call: _result(call, "total_0")),
+        summed=Summed(write_term, lambda call: _result(call, "total_0"), row),
     )
 
     def choose(call: Call) -> Pointwise | Reduction:
@@ -245,6 +270,7 @@ ROWS: Sequence[Operator] = (
         _kl_div,
         parameters("x", "y", reduction=MEAN, log_target=False),
         special_per_input,
+        row=_divergence_of_rows,
     ),
     _element_loss(
         "binary_cross_entropy",

@@ -122,10 +122,13 @@ class Summed:
     Args:
         term: appends the statements that make a term, and returns its variable.
         of_total: the result as a text over `total_0`, the sum of all terms of `x`.
+        row: appends what makes the sum of a row otherwise, and returns its variable; None where
+            there is no other way.
     """
 
     term: Callable[[RegionBuilder, Call], str]
     of_total: Callable[[Call], str]
+    row: Callable[[RegionBuilder, Call], str | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
