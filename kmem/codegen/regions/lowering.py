@@ -171,6 +171,8 @@ class Lowering:
         if not reduction.supports(self, call):
             return False
         source = call.value("x")
+        if self.graph.spec(source).dtype not in FLOATS:
+            return False  # whole numbers add up exactly, in other registers
         if space.shape == self.shape:
             return self.forms.get(source, Form.FULL) is Form.FULL
         if source not in self.forms or space.columns != self.space.rows:
