@@ -61,6 +61,12 @@ CASES = [
         "split",
     ),
     (
+        "row-norm",
+        "(x * torch.exp(0.5 * x), (1 + x - torch.exp(x)).sum(1).mean())",
+        "65536, 256",
+        "registers",
+    ),
+    (
         "row-similarity-one-pass",
         "F.relu(F.cosine_similarity(x, x * x) - F.cosine_similarity(x, x + 1)).mean()",
         "65536, 256",

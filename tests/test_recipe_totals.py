@@ -30,6 +30,12 @@ CASES = [
     ("split-reduction", "(x * y).sum(1, keepdim=True).sum()", PAIR),
     ("split-reduction", "(x * y).sum((0, 2)).mean()", "torch.randn(4, 3, 5), torch.randn(3, 1)"),
     ("split-reduction", "(x / (y * y + 1)).sum(-1).mean()", PAIR),
+    (
+        "row-norm",
+        "(x + y * torch.exp(0.5 * x), -0.5 * (1 + x - x.pow(2) - x.exp()).sum(1).mean())",
+        PAIR,
+    ),
+    ("row-norm", "(torch.relu(x), x.sum(1), y)", PAIR),
     ("row-norm", "(lambda z: (z, (z * y).sum(1).mean()))(F.layer_norm(x, (13,)))", PAIR),
     ("split-reduction", "x.amax(1) - x.amin(1) + torch.sigmoid(x).sum(1) * y[:, 0]", PAIR),
     ("split-reduction", "torch.logsumexp(x, 1) + (x.mean(1) - y.mean(1)) ** 2", PAIR),

@@ -2,7 +2,8 @@
 
 A value that others read as well stays outside, for it must be written anyhow. Where all that
 becomes of it are further reductions of the same rows, these join with it: then nothing is written.
-So do further reductions of what a region reads from memory.
+So do further reductions of what a region reads from memory and, where a program holds a row,
+elements made of it that the forward returns: then nothing is read twice.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from kmem.records import TensorSpec
 
 #: Nodes that join at once.
 _MOST = 32
+#: Elements of a row that one program holds in registers whatever else it reads.
+_HELD_COLUMNS = 4096
 
 
 def starts_of_company(graph: OpGraph, space: RowSpace, chosen: set[str]) -> Iterator[str]:
@@ -50,7 +53,7 @@ def find_company(
     chosen: set[str],
     unit_of: Callable[[Node], set[str]],
 ) -> set[str] | None:
-    """A node and all that becomes of it, up to reductions of the space's rows.
+    """A node and all that becomes of it, up to reductions of the space's rows and results.
 
     Returns: None if anything else becomes of it.
 
@@ -71,10 +74,16 @@ def find_company(
             continue
         users = [user for name in members for user in graph.users(name)]
         is_inner = _is_pointwise(graph, node) or lowering_of(graph, node) is Layout.RESHAPE
-        if not is_inner or not users or members & set(graph.outputs):
+        is_returned = not users or bool(members & set(graph.outputs))
+        if not is_inner or is_returned and not _may_return(node, space):
             return None
         waiting += users
     return company
+
+
+def _may_return(node: Node, space: RowSpace) -> bool:
+    """Whether a row's elements can be results beside its reductions, and the row is read once."""
+    return space.columns <= _HELD_COLUMNS and node.spec.shape == space.shape
 
 
 def _leaves_rows(node: Node, space: RowSpace) -> bool:
