@@ -62,6 +62,7 @@ REDUCTIONS = {
     "logsumexp": "torch.tanh(torch.logsumexp(z, -1))",
     "max": "torch.amax(z, -1, keepdim=True) * 2",
     "sum": "z.sum(-1)",
+    "argmin": "torch.argmin(z, -1)",
 }
 
 
@@ -107,7 +108,7 @@ ANCHORS = {
         "18, 75",
         "self.l = nn.Linear(33, 75)",
         {**TILE, "splits": 1},
-        reductions=("sum", "max", "logsumexp"),
+        reductions=("sum", "max", "logsumexp", "argmin"),
     ),
     "opened linear": Anchor(
         "gemm-prologue-fusion",
@@ -184,7 +185,7 @@ ANCHORS = {
         "2, 18, 64",
         "self.w = nn.Parameter(torch.randn(18, 33))",
         {**TILE, "splits": 2},
-        reductions=("sum", "max", "logsumexp"),
+        reductions=("sum", "max", "logsumexp", "argmin"),
     ),
     "reduced to less than a part": Anchor(
         "reduce-after-gemm",
@@ -226,7 +227,7 @@ ANCHORS = {
         "18, 75",
         "self.l = nn.Linear(33, 75)",
         {**TILE, "splits": 2, "split": "in_loop"},
-        reductions=("", "max", "logsumexp"),
+        reductions=("", "max", "logsumexp", "argmin"),
     ),
     "gated linears": Anchor(
         "dual-gemm-gated-mlp",
@@ -430,8 +431,10 @@ def test_an_operand_is_made_while_it_is_read_if_nothing_else_reads_it(expression
     [
         ("reduce-after-gemm", "torch.logsumexp(z, 1)"),
         ("reduce-after-gemm", "torch.amax(z, 1)"),
+        ("reduce-after-gemm", "torch.argmin(z, 1)"),
         ("split-fp16-matmul", "torch.logsumexp(z, 1)"),
         ("split-fp16-matmul", "z.sum(1)"),
+        ("split-fp16-matmul", "torch.argmax(z, 1)"),
     ],
 )
 def test_parts_of_rows_keep_what_is_not_finite(skill, reduction):
@@ -459,7 +462,10 @@ def test_parts_of_rows_keep_what_is_not_finite(skill, reduction):
         ("torch.amax(x @ y, 0)", 0),  # over rows
         ("torch.amax(x @ y[:, :5], 1)", 1),  # as a small workload may have it
         ("(lambda z: z - torch.amax(z, 1, keepdim=True))(x @ y)", 0),  # read again
-        ("torch.argmax(x @ y, 1)", 0),
+        ("torch.argmax(x @ y, 1)", 1),
+        ("(x[:, :1] - 2 * x @ y + y[0]).argmin(1)", 1),
+        ("torch.argmax(x.half() @ y.half(), 1)", 0),  # equal values that fp32 tells apart
+        ("torch.max(x @ y, 1)", 0),  # two results
         ("torch.amax((x @ y).T, 0)", 0),  # a view lies between
         ("torch.amax(x @ y, 1) * x[:, 0]", 0),  # another operand behind it
     ],

@@ -18,6 +18,8 @@ SETTINGS = [
 PAIR = "torch.randn(7, 5), torch.randn(7, 5)"
 CHANCES = "torch.rand(7, 5) * 0.9 + 0.05, torch.rand(7, 5)"
 LABELLED = "torch.randn(7, 13), torch.randint(0, 13, (7,))"
+SIGNED = "torch.randn(7, 5), torch.randn(7, 5).sign()"
+COUNTED = "torch.randn(7, 5), torch.randint(0, 9, (7, 5)).float()"
 LOSSES = [
     ("fuse-loss-with-mean", "F.mse_loss(x, y)", PAIR),
     ("fuse-loss-with-mean", "F.smooth_l1_loss(x, y, beta=0.3)", PAIR),
@@ -26,6 +28,17 @@ LOSSES = [
     ("fuse-loss-with-mean", "F.kl_div(x, y, reduction='mean', log_target=True)", PAIR),
     ("fuse-loss-with-mean", "F.binary_cross_entropy(x, y)", CHANCES),
     ("fuse-loss-with-mean", "F.binary_cross_entropy_with_logits(x, torch.sigmoid(y))", PAIR),
+    ("fuse-loss-with-mean", "F.binary_cross_entropy(x, y, weight=y)", CHANCES),
+    (
+        "fuse-loss-with-mean",
+        "F.binary_cross_entropy_with_logits(x, y, weight=x[0], pos_weight=y[:, :1] ** 2)",
+        PAIR,
+    ),
+    ("fuse-loss-with-mean", "F.soft_margin_loss(x, y)", SIGNED),
+    ("fuse-loss-with-mean", "F.hinge_embedding_loss(x, y, margin=0.7, reduction='sum')", SIGNED),
+    ("fuse-loss-with-mean", "F.margin_ranking_loss(x, x.flip(0), y, margin=0.2)", SIGNED),
+    ("fuse-loss-with-mean", "F.poisson_nll_loss(x, y, full=True)", COUNTED),
+    ("fuse-loss-with-mean", "F.poisson_nll_loss(torch.exp(x), y, log_input=False)", COUNTED),
     ("fused-cross-entropy", "F.cross_entropy(x, y)", LABELLED),
     (
         "fused-cross-entropy",
@@ -112,7 +125,7 @@ def test_a_cross_entropy_of_infinite_logits_is_what_torch_makes_of_it(
         ("fused-cross-entropy", "F.cross_entropy(x, y, weight=x[0])", LABELLED),
         ("fused-cross-entropy", "F.cross_entropy(x, torch.softmax(x, 1))", LABELLED),
         ("row-similarity-one-pass", "F.triplet_margin_loss(x, y, y, p=1)", PAIR),
-        ("fuse-loss-with-mean", "F.binary_cross_entropy(x, y, weight=y)", CHANCES),
+        ("fuse-loss-with-mean", "F.binary_cross_entropy(x, y, weight=y.double())", CHANCES),
         ("fuse-loss-with-mean", "F.mse_loss(x, y, reduction='none')", PAIR),
     ],
 )
@@ -120,6 +133,82 @@ def test_options_that_are_not_written_are_not_matched(skill: str, body: str, inp
     assert not recipe(skill).match(
         trace_source(problem(body, inputs, parameters="x, y"))[1], Contract()
     )
+
+
+def signs() -> torch.Tensor:
+    return torch.randn(7, 5).sign()
+
+
+def chances() -> torch.Tensor:
+    return torch.rand(7, 5)
+
+
+def numbers() -> torch.Tensor:
+    return torch.randn(7, 5) * 3
+
+
+ELEMENTS = [
+    ("F.mse_loss(x, y, reduction='none')", numbers),
+    ("F.l1_loss(x, y, reduction='none')", numbers),
+    ("F.smooth_l1_loss(x, y, reduction='none', beta=0.3)", numbers),
+    ("F.smooth_l1_loss(x, y, reduction='none', beta=0.0)", numbers),
+    ("F.huber_loss(x, y, reduction='none', delta=1.5)", numbers),
+    ("F.kl_div(x, torch.relu(y), reduction='none')", numbers),
+    ("F.kl_div(x, y, reduction='none', log_target=True)", chances),
+    ("F.binary_cross_entropy_with_logits(x, y, reduction='none')", chances),
+    ("F.binary_cross_entropy_with_logits(x, y, x[0], reduction='none')", chances),
+    ("F.binary_cross_entropy_with_logits(x, y, reduction='none', pos_weight=x[0])", chances),
+    ("F.binary_cross_entropy(torch.sigmoid(x / 8), y, reduction='none')", chances),
+    ("F.binary_cross_entropy(torch.sigmoid(x / 8), y, x[:, 1:2], reduction='none')", chances),
+    ("F.soft_margin_loss(x, y, reduction='none')", signs),
+    ("F.hinge_embedding_loss(x, y, reduction='none')", signs),
+    ("F.margin_ranking_loss(x, x[:1], y, margin=0.5, reduction='none')", signs),
+    ("F.poisson_nll_loss(x, 4 * torch.abs(y), reduction='none', full=True)", numbers),
+]
+CHAIN = {"BLOCK": 32, "num_warps": 1, "HINT": "stream"}
+
+
+def written_chain(body: str, dtype: str = "float32") -> torch.nn.Module:
+    """A module whose forward is one pointwise kernel."""
+    inputs = ", ".join(2 * [f"torch.rand(7, 5, dtype=torch.{dtype})"])
+    source = problem(f"2 * {body}", inputs, parameters="x, y")
+    _, graph = trace_source(source)
+    chain = recipe("fuse-pointwise-chain")
+    (site,) = chain.match(graph, Contract())
+    computing = [node.name for node in graph.nodes if node.target != "aten.select.int"]
+    assert {*computing} - {*site.nodes} <= {"slice_1", "slice_2"}
+    return import_source(emit_source(source, graph, [(chain, site, CHAIN)])).ModelNew()
+
+
+def eager(body: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    names = {"torch": torch, "F": torch.nn.functional, "x": x, "y": y}
+    return 2 * eval(body, names)  # noqa: S307 - expressions of this file
+
+
+@pytest.mark.slow(after=4)
+@pytest.mark.parametrize(("body", "targets"), ELEMENTS)
+def test_a_loss_of_each_element_is_part_of_a_chain(body: str, targets) -> None:  # noqa: ANN001
+    torch.manual_seed(0)
+    x, y = numbers(), targets()
+    for dtype, tolerance in (("float32", 1e-6), ("float16", 2e-3), ("bfloat16", 2e-2)):
+        cast = getattr(torch, dtype)
+        found = written_chain(body, dtype)(x.to(cast), y.to(cast))
+        oracle = eager(body, x.to(cast).double(), y.to(cast).double())
+        assert found.dtype == cast
+        torch.testing.assert_close(found.double(), oracle, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow(after=4)
+@pytest.mark.parametrize(("body", "targets"), ELEMENTS)
+def test_a_loss_of_an_infinite_or_missing_element_is_eagers(body: str, targets) -> None:  # noqa: ANN001
+    torch.manual_seed(0)
+    x, y = numbers(), targets()
+    if "binary_cross_entropy(" in body:  # eager refuses what is no chance
+        x[2, :3] = torch.tensor([float("inf"), float("-inf"), 2000.0])
+    else:
+        x[2] = torch.tensor([float("inf"), float("-inf"), float("nan"), 200.0, -200.0])
+        y[3] = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, 1.0])
+    torch.testing.assert_close(written_chain(body)(x, y), eager(body, x, y), equal_nan=True)
 
 
 NORMS = ["registers", "loop", "split", "pipelined"]

@@ -38,6 +38,12 @@ CASES = {
         "match",
         SPLIT,
     ),
+    "split places": (
+        "split-fp16-matmul",
+        ("(A @ B + B[0]).argmin(1)", *SQUARE[1:]),
+        "match",
+        SPLIT,
+    ),
     "split in the loop": (
         "split-fp16-matmul",
         ("A @ B", "256, 524288", "524288, 256"),
@@ -124,7 +130,9 @@ def _main(kernels: list[dict]) -> dict:
     )
 
 
-@pytest.mark.parametrize("case", ["split", "split odd triangle", "split in the loop"])
+@pytest.mark.parametrize(
+    "case", ["split", "split odd triangle", "split places", "split in the loop"]
+)
 def test_mending_does_not_spill(compiled, case):
     (mend,) = [kernel for kernel in compiled[case] if "mend" in kernel["name"]]
     assert mend["stack"] == 0

@@ -48,6 +48,36 @@ CASES = [
     ("split-reduction", "torch.argmax(x, dim=1)", "128, 4096, 4096", "loop"),
     ("split-reduction", "torch.argmax(x, dim=1)", "128, 4096, 4095", "classes"),
     ("split-reduction", "torch.var(x, dim=1)", "64, 4102, 2046", "classes"),
+    (
+        "split-reduction",
+        "(x * F.binary_cross_entropy_with_logits(x, x * x, reduction='none')).mean()",
+        "64, 100000",
+        "split",
+    ),
+    (
+        "split-reduction",
+        "(lambda p: 1 - (2 * (p * x).sum(1) / (p.sum(1) + x.sum(1))).mean())(torch.sigmoid(x))",
+        "128, 1048576",
+        "split",
+    ),
+    (
+        "row-norm",
+        "(x * torch.exp(0.5 * x), (1 + x - torch.exp(x)).sum(1).mean())",
+        "65536, 256",
+        "registers",
+    ),
+    (
+        "row-similarity-one-pass",
+        "F.relu(F.cosine_similarity(x, x * x) - F.cosine_similarity(x, x + 1)).mean()",
+        "65536, 256",
+        "registers",
+    ),
+    (
+        "online-softmax",
+        "F.kl_div(F.log_softmax(x / 2, 1), F.softmax(x * x, 1), reduction='batchmean')",
+        "2048, 32000",
+        "split",
+    ),
     ("fuse-pointwise-chain", "F.gelu(x) * torch.tanh(x)", "4096, 393216", None),
 ]
 

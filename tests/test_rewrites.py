@@ -66,6 +66,10 @@ POSITIVE = [
     ),
     (AVERAGE, problem(LINEAR, "return self.linear(x).mean(1)", "N, 3, 7")),
     (AVERAGE, problem(LINEAR, "return self.linear(x).sum((0, 1))", "N, 3, 7")),
+    (AVERAGE, problem("pass", "return x.exp().sum(-1).mean()", "N, 3, 7")),
+    (AVERAGE, problem("pass", "return x.exp().mean(1, keepdim=True).sum((0, 1))", "N, 3, 7")),
+    (AVERAGE, problem("pass", "return (x.mean(0) * -0.5).mean(-1)", "N, 3, 7")),
+    (AVERAGE, problem("pass", "return x.sum(1).sum(1, keepdim=True)", "N, 3, 7")),
     (
         AVERAGE,
         problem(LINEAR, "return (self.linear(x) * 2.0 + 1.0).relu().mul(3.0).mean(1)", "N, 3, 7"),

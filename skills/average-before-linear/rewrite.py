@@ -47,12 +47,16 @@ def _changes(graph: OpGraph, average: Total | Pool) -> Iterator[Change]:
     name = average.source.name
     affine = read_affine(graph, name)
     inner = _read_inner_pool(graph, average)
+    within = graph.node(name)
+    total = None if within is None else read_total(graph, within)
     product = read_product(graph, name)
     convolution = read_convolution(graph, name)
     if affine is not None:
         yield from _past_affine(graph, average, affine)
     elif inner is not None and isinstance(average, Pool):
         yield from _pool_once(graph, average, inner)
+    elif total is not None and isinstance(average, Total):
+        yield from _total_once(graph, average, total)
     elif product is not None and isinstance(average, Total):
         yield from _past_product(graph, average, product)
     elif convolution is not None and isinstance(average, Total):
@@ -117,6 +121,29 @@ def _pool_once(graph: OpGraph, outer: Pool, inner: Pool) -> Iterator[Change]:
         return editor.replaced(editor.call(outer.node.target, inner.source, window, window))
 
     yield make, f"{inner.node.name} and {outer.node.name} are one pooling with larger windows"
+
+
+# --- totals of totals
+
+
+def _total_once(graph: OpGraph, outer: Total, inner: Total) -> Iterator[Change]:
+    """One over all elements of both: a mean, or a sum where either is one."""
+    shape = graph.spec(inner.source.name).shape
+    places = range(len(shape))
+    if len(inner.node.spec.shape) != len(shape):
+        places = [place for place in places if place not in inner.dims]
+    dims = sorted({*inner.dims, *(places[dim] for dim in outer.dims)})
+
+    def make() -> OpGraph:
+        editor = GraphEditor(graph, outer.node.name)
+        both = outer.is_mean and inner.is_mean
+        target = "aten.mean.dim" if both else "aten.sum.dim_IntList"
+        value = editor.call(target, inner.source, tuple(dims))
+        if outer.is_mean != inner.is_mean:
+            value = editor.call("aten.div.Tensor", value, (outer if outer.is_mean else inner).count)
+        return editor.replaced(editor.shaped(value, outer.node.spec.shape))
+
+    yield make, f"{inner.node.name} and {outer.node.name} are one over all of their elements"
 
 
 # --- linear maps

@@ -225,10 +225,9 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
     # an operand that is made while it is read may be made of another type
     dtype = f"torch.{product.dtype}" if product.before else "a.dtype"
     placed = f"dtype={dtype}, device=a.device"
-    made, result = (
-        [write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", placed)],
-        "out",
-    )
+    # places in rows are whole numbers
+    own = "dtype=torch.int64, device=a.device" if product.out.dtype == "int64" else placed
+    made, result = [write_call("out = torch.empty_strided", f"{shape!r}, {stride!r}", own)], "out"
     if joined is not None and joined.shares:
         made, result = joined.allocate(placed), joined.results
     returned = result

@@ -7,8 +7,10 @@ the states of the reduction over every 16 of its columns, 16 or 8 times fewer nu
 kernel finishes the rows (finishing.py). The tiles do so in the function that they are handed
 (chains/ports.py), so that no kernel of a product knows of it.
 
-Covered: sums, products, maxima, minima, softmax statistics over the last dimension, and what
-follows them row by row. Not covered: indices, moments, and what is read again behind the reduction:
+Covered: sums, products, maxima, minima, softmax statistics over the last dimension, the place of
+the largest or smallest value in fp32, and what follows these row by row. Not covered: places in
+half precision, where eager takes the first of the values that rounding makes equal and fp32 sums
+tell apart; moments; and what is read again behind the reduction:
 a softmax or norm behind a product is a kernel of rows, which keeps a row in the registers of one
 program, or of several that share it, and reads it once. With states it would read no less: of a
 column in fp32, 4 bytes are written by the product, 4 read and 4 written by the rows' kernel, and
@@ -23,16 +25,18 @@ from kmem.codegen.products.contraction import Product
 from kmem.codegen.products.finishing import WINDOW, Finish, read_states
 from kmem.codegen.products.sites import find_products
 from kmem.codegen.regions.matching import FoundRegion, find_row_regions, may_reduce
-from kmem.codegen.regions.reductions import BY_ROW, REDUCTIONS
+from kmem.codegen.regions.reduction import BY_ROW
+from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Load, Map, Reduce, Region
 from kmem.problem.graph import OpGraph
 from kmem.problem.operators.expressions import Helper, order_helpers
 from kmem.recipes import Site
 from kmem.records import Contract, TensorSpec
 
-_KINDS = ("sum", "prod", "max", "min", "softmax", "logsumexp")
+_KINDS = ("sum", "prod", "max", "min", "argmax", "softmax", "logsumexp")
 #: A row has as many columns at most: a program of the last kernel holds the states of a whole one.
-#: It may have few, for a small workload must match wherever the full one does.
+#: It may have few, for a small workload must match wherever the full one does. A place is left as
+#: an fp32 number, which holds whole ones up to 2**24.
 _FEWEST_COLUMNS, _MOST_COLUMNS = 2, 2**17
 
 
@@ -123,8 +127,16 @@ def _covers_rows(region: Region, made: TensorSpec, columns: int) -> bool:
     are_rows = load.strides[along[0]] == 1 and made.is_contiguous
     is_whole = region.columns == columns and region.rows * columns == made.numel
     in_order = all(load.strides[axis] == store.strides[axis] * columns for axis in region.kept)
-    fits = _FEWEST_COLUMNS <= columns <= _MOST_COLUMNS and output.spec.dtype == made.dtype
+    fits = _FEWEST_COLUMNS <= columns <= _MOST_COLUMNS and _has_type(region, made)
     return are_rows and is_whole and in_order and fits
+
+
+def _has_type(region: Region, made: TensorSpec) -> bool:
+    """Whether rows' values have a product's type, or are places in an fp32 one."""
+    dtype = region.outputs[0].spec.dtype
+    if _reduction_of(region).kind == "argmax":
+        return made.dtype == "float32" and dtype in ("int64", made.dtype)
+    return dtype == made.dtype
 
 
 def _is_reduction(item: Load | Map | Reduce) -> bool:
@@ -134,6 +146,13 @@ def _is_reduction(item: Load | Map | Reduce) -> bool:
 def _reduction_of(region: Region) -> Reduce:
     (found,) = (item for item in region.statements if isinstance(item, Reduce))
     return found
+
+
+def _places_of(reduction: Reduce) -> list[str]:
+    """The states of a reduction that are places in a row."""
+    kind = REDUCTIONS[reduction.kind]
+    named = zip(reduction.names, kind.states, strict=True)
+    return [name for name, state in named if state in kind.index_states]
 
 
 def _helpers_of(item: Load | Map | Reduce) -> Sequence[Helper]:
@@ -161,6 +180,9 @@ def _write_partial(region: Region, before: Epilogue) -> Epilogue:
         ("valid", f"tl.reshape({reach}, {windows})"),
         ("EVEN_R", f"N % {WINDOW} == 0"),
     ]
+    if REDUCTIONS[reduction.kind].index_states:
+        places = "tl.broadcast_to(columns[None, :], acc.shape)"
+        statements.append(("r", f"tl.reshape({places}, {windows})"))
     helpers: list[Helper] = []
     for item in region.statements:
         if isinstance(item, Load):
@@ -172,6 +194,7 @@ def _write_partial(region: Region, before: Epilogue) -> Epilogue:
             kind = REDUCTIONS[item.kind]
             lines = (line.split(" = ", 1) for line in kind.direct(item.read, item.names))
             statements += [(name, text) for name, text in lines]
+            statements += [(name, f"{name}.to(tl.float32)") for name in _places_of(item)]
             helpers += kind.helpers
     places = [
         ("columns", f"tl.reshape(columns, (columns.shape[0] // {WINDOW}, {WINDOW}))"),
@@ -200,6 +223,7 @@ def _write_finish(region: Region) -> tuple[str, ...]:
     """The function that combines a row's states, and what follows for each row."""
     levels, reduction = region.levels(), _reduction_of(region)
     lines = read_states(reduction.names)
+    lines += [f"{name}_parts = {name}_parts.to(tl.int32)" for name in _places_of(reduction)]
     lines += REDUCTIONS[reduction.kind].combine(reduction.names, BY_ROW)
     for item in region.statements:
         if isinstance(item, Map) and not levels[item.name]:

@@ -16,95 +16,31 @@ from kmem.codegen.regions.region import (
     Map,
     Reduce,
     Region,
-    RegionAxis,
     Store,
     Total,
     axis_strides,
     value_levels,
 )
+from kmem.codegen.regions.space import RowSpace, find_reduction, space_of
 from kmem.problem.dtypes import FLOATS, LOADABLE
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.builder import Form
 from kmem.problem.operators.expressions import Expression, as_expression, variable
-from kmem.problem.operators.row import Call, Channelwise, Layout, Pointwise, Reduction
+from kmem.problem.operators.row import (
+    Call,
+    Channelwise,
+    Layout,
+    Pointwise,
+    Reduction,
+    Summed,
+)
 from kmem.problem.operators.table import find_operator, lowering_of
+from kmem.problem.sizes import dense_strides
 from kmem.recipes import Operand
 from kmem.records import TensorSpec
 
-
-def find_reduction(graph: OpGraph, node: Node) -> tuple[Reduction, Call] | None:
-    """How a node is written if it is a reduction, softmax, norm or loss; None for any other."""
-    operator = find_operator(node.target)
-    if operator is None:
-        return None
-    call = operator.call(graph, node)
-    lowering = operator.lowering_of(call)
-    return (lowering, call) if isinstance(lowering, Reduction) else None
-
-
-@dataclass(frozen=True, slots=True)
-class RowSpace:
-    """An iteration space before anything is lowered into it.
-
-    `dims` are the reduced dimensions. With `groups`, dimension 1 is split into (groups, rest), and
-    the rest is reduced.
-    """
-
-    shape: tuple[int, ...]
-    dims: tuple[int, ...] = ()
-    groups: int = 0
-
-    @property
-    def axes(self) -> tuple[RegionAxis, ...]:
-        axes = []
-        for dim, size in enumerate(self.shape):
-            if dim == 1 and self.groups:
-                share = size // self.groups
-                axes += [
-                    RegionAxis(self.groups, 1, share, False),
-                    RegionAxis(share, 1, 1, True),
-                ]
-            else:
-                axes.append(RegionAxis(size, dim, 1, dim in self.dims))
-        return tuple(axes)
-
-    @property
-    def kept_shape(self) -> tuple[int, ...]:
-        """The full shape with 1 for what is reduced."""
-        return tuple(1 if dim in self.dims else size for dim, size in enumerate(self.shape))
-
-    @property
-    def squeezed_shape(self) -> tuple[int, ...]:
-        """The full shape without what is reduced."""
-        return tuple(size for dim, size in enumerate(self.shape) if dim not in self.dims)
-
-    @property
-    def columns(self) -> int:
-        """Elements of a row."""
-        return prod(axis.size for axis in self.axes if axis.reduced)
-
-    @property
-    def squeezed_is_kept(self) -> bool:
-        """Whether the squeezed shape, padded from the left, is the kept shape.
-
-        It is when leading or all dimensions are reduced.
-        """
-        return (1,) * len(self.dims) + self.squeezed_shape == self.kept_shape
-
-
-def space_of(graph: OpGraph, node: Node) -> RowSpace | None:
-    """The space over whose rows a node reduces; None if it is no reduction that can be lowered."""
-    found = find_reduction(graph, node)
-    if found is None:
-        return None
-    reduction, call = found
-    if not isinstance(node.args[0], Ref):
-        return None
-    reduced = reduction.dims(call)
-    if reduced is None:
-        return None
-    groups = call[reduction.groups] if reduction.groups else 0
-    return RowSpace(graph.spec(node.args[0].name).shape, reduced[0], groups)
+#: Most rows whose values one program adds up: eight steps of its loop.
+_MOST_TOTALLED = 2**17
 
 
 @dataclass
@@ -118,6 +54,7 @@ class Lowering:
     inputs: dict[str, Operand] = field(default_factory=dict)
     changes: list[Store] = field(default_factory=list)  # of buffers, in place
     total: Total | None = None
+    totals: dict[str, str] = field(default_factory=dict)  # values after the total, as its texts
     _loads: dict[tuple[str, Form], str] = field(default_factory=dict)
 
     @property
@@ -149,13 +86,30 @@ class Lowering:
         if isinstance(output, tuple) or output is None:
             return None
         forms = {self.forms[name] for name in node.refs() if name in self.forms}
-        if Form.TOTAL in forms:
-            return None
         if lowering is Layout.RESHAPE:
             return self._form_of_reshaped(node, forms)
-        if write_pointwise(self.graph, node, variable) is None:
+        written = write_pointwise(self.graph, node, variable)
+        if written is None:
             return None
-        return self._form_of_pointwise(output.shape, forms)
+        if Form.TOTAL in forms:
+            is_number = output.numel == 1 and output.dtype in FLOATS
+            is_of_it = is_number and len(set(node.refs())) == 1 and not written.helpers
+            return Form.TOTAL if is_of_it else None
+        if self._is_folded(node, output):
+            return Form.FOLDED
+        return None if Form.FOLDED in forms else self._form_of_pointwise(output.shape, forms)
+
+    def _is_folded(self, node: Node, output: TensorSpec) -> bool:
+        """Whether a pointwise node makes the elements of the space in another shape."""
+
+        def lies_alike(name: str) -> bool:
+            spec = self.graph.spec(name)
+            is_alike = spec.shape == output.shape and spec.is_contiguous
+            return is_alike and self.forms.get(name, Form.FOLDED) is Form.FOLDED
+
+        is_other = output.shape != self.shape and output.numel == prod(self.shape)
+        is_laid = bool(self.space.dims) and is_other and output.is_contiguous
+        return is_laid and all(lies_alike(name) for name in element_inputs(self.graph, node))
 
     def _form_of_channelwise(self, node: Node, lowering: Channelwise) -> Form | None:
         source = node.args[0]
@@ -169,7 +123,9 @@ class Lowering:
         return Form.FULL if is_full and fits else None
 
     def _form_of_reshaped(self, node: Node, forms: set[Form]) -> Form | None:
-        """A squeezed value that is given its reduced dimensions back."""
+        """A squeezed value that is given its reduced dimensions back, or a folded one its shape."""
+        if forms == {Form.FOLDED}:
+            return Form.FULL if node.output.shape == self.shape else None
         source = node.args[0]
         is_squeezed = (
             forms == {Form.SQUEEZED} and isinstance(source, Ref) and source.name in self.forms
@@ -188,8 +144,9 @@ class Lowering:
         return Form.FULL if fits else None
 
     def _form_of_reduction(self, node: Node) -> Form | None:
-        if space_of(self.graph, node) != self.space:
-            return None
+        space = space_of(self.graph, node)
+        if space != self.space:
+            return Form.TOTAL if self._is_total(node, space) else None
         source = node.args[0].name
         if self.graph.spec(source).dtype not in FLOATS:
             return None
@@ -203,6 +160,25 @@ class Lowering:
         _, keeps_dims = reduction.dims(call)
         return Form.FULL if keeps_dims or self._squeezes_in_front() else Form.SQUEEZED
 
+    def _is_total(self, node: Node, space: RowSpace | None) -> bool:
+        """Whether a node sums over all rows what is theirs: an element's, or one value of each."""
+        found = find_reduction(self.graph, node)
+        if space is None or found is None or found[0].summed is None or self.total is not None:
+            return False
+        reduction, call = found
+        if space.rows > 1 or not 1 < self.space.rows <= _MOST_TOTALLED:
+            return False
+        if not reduction.supports(self, call):
+            return False
+        source = call.value("x")
+        if self.graph.spec(source).dtype not in FLOATS:
+            return False  # whole numbers add up exactly, in other registers
+        if space.shape == self.shape:
+            return self.forms.get(source, Form.FULL) is Form.FULL
+        if source not in self.forms or space.columns != self.space.rows:
+            return False
+        return not value_levels(self.space.axes, self.statements)[variable(source)]
+
     def _squeezes_in_front(self) -> bool:
         missing = len(self.shape) - len(self.space.squeezed_shape)
         is_leading = all(size == 1 for size in self.space.kept_shape[:missing])
@@ -215,7 +191,7 @@ class Lowering:
             return variable(name)
         key = (name, form)
         if key not in self._loads:
-            made = variable(name) if form is Form.FULL else f"{variable(name)}_row"
+            made = f"{variable(name)}_row" if form is Form.SQUEEZED else variable(name)
             self._loads[key] = self.load(made, name, self.strides(self.graph.spec(name), form))
         return self._loads[key]
 
@@ -231,9 +207,14 @@ class Lowering:
         self.statements.append(Map(name, written.text, reads, written.helpers, share_of))
         return name
 
-    def reduce(self, names: tuple[str, ...], kind: str, read: str) -> tuple[str, ...]:
-        self.statements.append(Reduce(names, kind, read))
+    def reduce(
+        self, names: tuple[str, ...], kind: str, read: str, beside: str = ""
+    ) -> tuple[str, ...]:
+        self.statements.append(Reduce(names, kind, read, beside))
         return names
+
+    def makes(self, name: str) -> bool:
+        return name in self.forms
 
     def change(self, name: str, buffer: str, strides: tuple[int, ...]) -> None:
         place, dtype = list(self.inputs).index(buffer), self.graph.spec(buffer).dtype
@@ -243,7 +224,9 @@ class Lowering:
         self.total = Total(values, text, 0)
 
     def strides(self, spec: TensorSpec, form: Form = Form.FULL) -> tuple[int, ...]:
-        if form is Form.FULL:
+        if form is Form.FOLDED:
+            spec = replace(spec, shape=self.shape, stride=dense_strides(self.shape))
+        if form in (Form.FULL, Form.FOLDED):
             return axis_strides(self.space.axes, self.shape, spec)
         kept = [dim for dim in range(len(self.shape)) if dim not in self.space.dims]
         strides = []
@@ -272,18 +255,34 @@ class Lowering:
         operator = find_operator(node.target)
         call = operator.call(self.graph, node)
         lowering = operator.lowering_of(call)
-        if isinstance(lowering, Channelwise | Reduction):
+        if isinstance(lowering, Reduction) and space_of(self.graph, node) != self.space:
+            self.add_total((self._row_sum(call, lowering.summed),), lowering.summed.of_total(call))
+        elif isinstance(lowering, Channelwise | Reduction):
             lowering.lower(self, call)
         elif lowering is Layout.TAKE:
             self._add_taken(node)
         elif lowering is Layout.RESHAPE:
             source = variable(node.args[0].name)
             self.map(variable(node.name), source, source)
+        elif form is Form.TOTAL:
+            written = write_pointwise(self.graph, node, lambda name: f"({self.totals[name]})")
+            self.total = replace(self.total, text=written.text)
         # the results of a broadcast are written where they are taken
         elif lowering is not Layout.BROADCAST:
             self._add_pointwise(node, form)
         self.forms[node.name] = form
+        if form is Form.TOTAL:
+            self.totals[node.name] = self.total.text
         return True
+
+    def _row_sum(self, call: Call, summed: Summed) -> str:
+        row = None if summed.row is None else summed.row(self, call)
+        if row is not None:
+            return row
+        term = summed.term(self, call)
+        if call.spec("x").shape == self.shape:
+            (term,) = self.reduce((f"{call.out}_row",), "sum", term)
+        return term
 
     def _add_taken(self, node: Node) -> None:
         producer = self.graph.node(node.args[0].name)
@@ -336,35 +335,54 @@ class Lowering:
         stores = [
             self._store(name, index) for index, name in enumerate(outputs) if index not in totals
         ]
-        if not outputs or any(store is None for store in stores):
+        if not outputs or any(store is None for store in stores) or len(totals) > 1:
             return None
         region = Region(
             operator,
             self.space.axes,
-            tuple(self.statements),
+            self._needed([*stores, *self.changes]),
             (*stores, *self.changes),
             tuple(self.inputs.values()),
             tuple(Operand(name, self.graph.spec(name)) for name in outputs),
-            replace(self.total, output=totals[0]) if totals else None,
+            self._total_of(outputs[totals[0]], totals[0]) if totals else None,
         )
         levels = region.levels()
         if any(store.is_row and levels[store.value] for store in stores):
             return None
-        if any(isinstance(item, Reduce) and not levels[item.read] for item in region.statements):
+        reads = [item.reads for item in region.statements if isinstance(item, Reduce)]
+        if not all(levels[name] for each in reads for name in each):
             # a reduction over a broadcast dimension: the count would have to multiply in
             return None
         return region
 
+    def _needed(self, stores: Sequence[Store]) -> tuple[Load | Map | Reduce, ...]:
+        """All statements; where an expectation stands for a softmax, those that something reads."""
+        if all(
+            not isinstance(item, Reduce) or item.kind != "expectation" for item in self.statements
+        ):
+            return tuple(self.statements)
+        needed = {store.value for store in stores}
+        needed.update(self.total.values if self.total else ())
+        kept: list[Load | Map | Reduce] = []
+        for item in reversed(self.statements):
+            if needed.intersection(item.names if isinstance(item, Reduce) else (item.name,)):
+                kept.append(item)
+                needed.update(() if isinstance(item, Load) else item.reads)
+        return tuple(reversed(kept))
+
+    def _total_of(self, name: str, output: int) -> Total:
+        return replace(self.total, text=self.totals[name], output=output)
+
     def _store(self, name: str, output: int) -> Store | None:
         """How a value of the region is stored.
 
-        Returns: None if its shape is neither the full, the kept nor the squeezed one.
+        Returns: None if its shape is neither the full one, folded, the kept nor the squeezed one.
         """
         spec, form = self.graph.spec(name), self.forms[name]
         if spec.dtype not in LOADABLE:
             return None
         padded = (1,) * (len(self.shape) - len(spec.shape)) + spec.shape
-        is_element = form is not Form.SQUEEZED and spec.shape == self.shape
+        is_element = form is Form.FOLDED or (form is Form.FULL and spec.shape == self.shape)
         if not is_element and form is not Form.SQUEEZED and padded != self.space.kept_shape:
             return None
         strides = self.strides(spec, form)

@@ -17,15 +17,17 @@ from kmem.codegen.regions.boxes import (
     lower_boxes,
     may_be_in_box,
 )
-from kmem.codegen.regions.lowering import Lowering, RowSpace, find_reduction, space_of
+from kmem.codegen.regions.called import operator_of
+from kmem.codegen.regions.company import find_company, starts_of_company
+from kmem.codegen.regions.lowering import Lowering
 from kmem.codegen.regions.pointwise import is_identity, write_pointwise
-from kmem.codegen.regions.region import Reduce, Region, simplify_axes
+from kmem.codegen.regions.region import Region, simplify_axes
+from kmem.codegen.regions.space import RowSpace, space_of
 from kmem.codegen.regions.stepping import rearranges
 from kmem.problem.dtypes import LOADABLE
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.homes import find_homes
-from kmem.problem.operators.reductions import norm_order
-from kmem.problem.operators.row import Call, Channelwise, Layout, Pointwise
+from kmem.problem.operators.row import Channelwise, Layout
 from kmem.problem.operators.table import find_operator, lowering_of
 
 #: More inputs than this would hold too many pointers and tiles in registers.
@@ -43,13 +45,17 @@ class FoundRegion:
     region: Region
 
 
-def find_row_regions(graph: OpGraph) -> list[FoundRegion]:
-    """Regions around reductions and norms, in graph order, not overlapping."""
-    return [*graph.once(_grow_rows)]
+def find_row_regions(graph: OpGraph, *, takes_totals: bool = False) -> list[FoundRegion]:
+    """Regions around reductions and norms, in graph order, not overlapping.
+
+    Args:
+        takes_totals: whether a sum or mean of one value of each row belongs to the rows' region.
+    """
+    return [*graph.once(_grow_rows, takes_totals)]
 
 
-def _grow_rows(graph: OpGraph) -> list[FoundRegion]:
-    growth = _Growth(graph)
+def _grow_rows(graph: OpGraph, takes_totals: bool) -> list[FoundRegion]:
+    growth = _Growth(graph, takes_totals=takes_totals)
     for node in graph.nodes:
         space = space_of(graph, node)
         if space is not None:
@@ -132,8 +138,11 @@ def _is_marker(graph: OpGraph, node: Node) -> bool:
 class _Growth:
     """Regions found so far in one graph."""
 
-    def __init__(self, graph: OpGraph, found: Iterable[FoundRegion] = ()) -> None:
+    def __init__(
+        self, graph: OpGraph, found: Iterable[FoundRegion] = (), *, takes_totals: bool = False
+    ) -> None:
         self.graph = graph
+        self.takes_totals = takes_totals
         self.found: list[FoundRegion] = [*found]
         self.taken: set[str] = {name for region in self.found for name in region.nodes}
 
@@ -152,12 +161,23 @@ class _Growth:
         chosen = set(alone)
         changed = True
         while changed:
-            changed = False
-            for node in self._neighbours(chosen):
+            # before what reads their results: that would lie between these and the region
+            company = self._company(space, chosen)
+            chosen |= company
+            changed = bool(company)
+            for node in [] if company else self._neighbours(chosen):
                 if node.name not in chosen and self._fits(node, space, chosen):
                     chosen |= self._unit(node)
                     changed = True
         return chosen
+
+    def _company(self, space: RowSpace, chosen: set[str]) -> set[str]:
+        """Nodes that can join only together, for several reductions read the same elements."""
+        for first in starts_of_company(self.graph, space, chosen):
+            company = find_company(self.graph, first, space, chosen, self._unit)
+            if company and self._can_take(company, self.graph.node(first), space, chosen):
+                return company
+        return set()
 
     def _add(self, region: FoundRegion | None) -> None:
         if region is not None:
@@ -205,17 +225,24 @@ class _Growth:
         """
         members = self._unit(node)
         joined = chosen | members
-        read = {name for member in joined for name in self.graph.node(member).refs()}
-        outside = read - joined
-        if len(outside) > MAX_INPUTS or any(
-            self.graph.depends_on(name, joined) for name in outside
-        ):
-            return False
         is_consumer = any(
             name in chosen for member in members for name in self.graph.node(member).refs()
         )
         users = {user.name for name in members for user in self.graph.users(name)}
         if not is_consumer and (users - joined or members & set(self.graph.outputs)):
+            return False
+        if not self.takes_totals and space_of(self.graph, node) not in (None, space):
+            return False
+        return self._can_take(members, node, space, chosen)
+
+    def _can_take(self, members: set[str], node: Node, space: RowSpace, chosen: set[str]) -> bool:
+        """Whether the set stays convex with these members, `node` being one, and can be lowered."""
+        joined = chosen | members
+        read = {name for member in joined for name in self.graph.node(member).refs()}
+        outside = read - joined
+        if len(outside) > MAX_INPUTS or any(
+            self.graph.depends_on(name, joined) for name in outside
+        ):
             return False
         return not members & self.taken and self._lower(node, space, joined) is not None
 
@@ -243,7 +270,7 @@ class _Growth:
         if not all(_is_marker(self.graph, node) or lowering.add(node) for node in nodes):
             return None
         outputs = tuple(node.name for node in nodes if self._is_output(node, chosen))
-        region = lowering.finish(_operator(self.graph, nodes, lowering), outputs)
+        region = lowering.finish(operator_of(self.graph, nodes, lowering), outputs)
         if region is None:
             return None
         return FoundRegion(anchor.name, tuple(node.name for node in nodes), simplify_axes(region))
@@ -346,53 +373,6 @@ class _BoxGrowth(_Growth):
             home.cat in chosen and (name not in chosen or is_idle(self.graph.node(name)))
             for name, home in homes.items()
         )
-
-
-def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:
-    """The vocabulary's name for what a region computes.
-
-    A norm, softmax or loss names its region. Else the first reduction does, under another name
-    where elements of the row are divided by it.
-    """
-    first: tuple[str, Call] | None = None
-    for node in nodes:
-        found = find_reduction(graph, node)
-        if found is None:
-            continue
-        reduction, call = found
-        name = find_operator(node.target).name
-        if reduction.names_region:
-            return name
-        first = first or (name, call)
-    if first is None:
-        return "pointwise"
-    scales = any(isinstance(item, Reduce) for item in lowering.statements) and any(
-        _divides_elements(graph, node, lowering) for node in nodes
-    )
-    return _scaled_by(graph, *first, lowering) if scales else first[0]
-
-
-def _divides_elements(graph: OpGraph, node: Node, lowering: Lowering) -> bool:
-    written = lowering_of(graph, node)
-    is_quotient = isinstance(written, Pointwise) and written.is_quotient
-    return is_quotient and node.spec.shape == lowering.shape
-
-
-def _scaled_by(graph: OpGraph, name: str, call: Call, lowering: Lowering) -> str:
-    """What a row divided by a reduction of it is called."""
-    if name == "vector_norm":
-        if norm_order(call) == 1:
-            return "l1_norm"
-        is_whole = len(lowering.space.dims) == len(lowering.shape)
-        return "frobenius_norm" if is_whole else "l2_norm"
-    source = graph.node(call.value("x"))
-    summed = lowering_of(graph, source) if source is not None else None
-    order = summed.norm_order if isinstance(summed, Pointwise) else 0
-    if name not in ("mean", "sum") or not order:
-        return name
-    if order == 1:
-        return "l1_norm"
-    return "rms_norm" if name == "mean" else "l2_norm"
 
 
 def is_supported_dtype(region: Region) -> bool:

@@ -40,7 +40,8 @@ def without_counts(region: Region, nodes: Collection[str]) -> Region:
             return replace(statement, name=names[statement.name])
         if isinstance(statement, Reduce):
             own = tuple(names[name] for name in statement.names)
-            return replace(statement, names=own, read=names[statement.read])
+            beside = names.get(statement.beside, "")
+            return replace(statement, names=own, read=names[statement.read], beside=beside)
         return replace(
             statement,
             name=names[statement.name],

@@ -1,84 +1,12 @@
-"""Row reductions as Triton text: what each kind keeps, and how tiles, lanes and parts combine.
-
-A kind has one or two fp32 (index: int32) states per row. Four texts make them:
-
-- `direct`: from one tile that holds all of the row's (or the program's) elements;
-- `start`, `update`, `finish`: lane by lane over the tiles of a loop, then across lanes once;
-- `combine`: from the states that several programs left for one row.
-
-Names in the surrounding kernel: BK, BR tile sizes, EVEN_R (no tail), valid (1, BR) mask, r (1, BR)
-index in the row, count (elements that this program reduces, as fp32), lane_count (1, BR) elements
-per lane, part_count (1, SPLIT) elements per partial, part_valid its mask, step the 1-based loop
-step, COMPENSATED whether loops keep what their sums lose to rounding, RUN elements that a thread
-holds side by side. All reduce along axis 1 and keep it; `combine` of one row's parts makes scalars.
+"""The kinds of row reductions: sums, extremes and their places, moments; softmax.py has the others.
 
 NaN and ties follow torch: a NaN wins every max, min and argmax; the first of equals wins.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TypeAlias
-
+from kmem.codegen.regions.reduction import BY_ROW, Across, Reduction
+from kmem.codegen.regions.softmax import Expectation, SoftmaxStatistics
 from kmem.codegen.text.accumulate import add_lanes, start_lost, when_compensated
 from kmem.problem.operators.expressions import MULTIPLY, Helper, maximum, minimum
-
-#: Arguments of a reduction that takes each row of a tile by itself, and of one whose tile is a
-#: single row and becomes a scalar.
-BY_ROW, TO_SCALAR = ", axis=1, keep_dims=True", ""
-#: Text of a reduction of a tile over BY_ROW or TO_SCALAR.
-Across: TypeAlias = Callable[[str, str], str]
-
-
-class Reduction(ABC):
-    """One kind of row reduction over fp32 values.
-
-    `states` are suffixes of its variables, in the order in which results are named.
-    """
-
-    states: tuple[str, ...]
-    index_states: tuple[str, ...] = ()  # those that are int32
-    #: Jitted functions that the texts call.
-    helpers: tuple[Helper, ...] = ()
-    #: Whether no compiler may fuse the last operation of what is reduced with the first of the
-    #: reduction.
-    wants_rounded_values = False
-    #: Whether `update` adds in fp32, so that a long loop loses digits unless it is COMPENSATED.
-    adds: bool = False
-    #: How often `finish` reduces across lanes.
-    across_lanes: int = 1
-    #: Whether a lane is RUN elements of a tile.
-    reduces_runs: bool = False
-
-    @abstractmethod
-    def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
-        """States from one tile."""
-
-    @abstractmethod
-    def start(self, name: tuple[str, ...]) -> list[str]:
-        """Lanes before the first tile."""
-
-    @abstractmethod
-    def update(self, value: str, name: tuple[str, ...]) -> list[str]:
-        """Lanes after one more tile."""
-
-    @abstractmethod
-    def finish(self, name: tuple[str, ...]) -> list[str]:
-        """States from lanes."""
-
-    @abstractmethod
-    def combine(self, name: tuple[str, ...], over: str) -> list[str]:
-        """States from `<state>_parts` (BK, SPLIT) tiles, reduced over BY_ROW or TO_SCALAR."""
-
-    def keep(self, name: tuple[str, ...]) -> list[str]:
-        """Lines between `direct` and `combine` that save what `reuse` reads."""
-        return []
-
-    def reuse(self, name: tuple[str, ...]) -> str | None:
-        """An element's share of the first state (see region.Map), written more cheaply.
-
-        The text reads what `direct` and `keep` left in registers.
-        """
-        return None
 
 
 class _Fold(Reduction):
@@ -210,109 +138,6 @@ class _ArgMax(Reduction):
         ]
 
 
-class _SoftmaxStatistics(Reduction):
-    """The maximum m (0 for a row of -inf) and the sum of exp(x - m), in one pass.
-
-    Source: Milakov, Gimelshein, arXiv:1805.02867.
-
-    A NaN may be lost from the maximum (tl.max drops it on a GPU) but never from the sum. Where the
-    maximum is +inf, the sum is NaN, as softmax has it; with `infinite_sum` the base is 0 there and
-    the sum is +inf unless there is a NaN, as torch.logsumexp has it.
-    """
-
-    states = ("max", "sum")
-    across_lanes = 2
-    adds = True
-    reduces_runs = True
-    # x * scale - m as one fma takes a maximum that was rounded from a product that was not: at 1e10
-    # up to 500 is left where 0 is meant.
-    wants_rounded_values = True
-
-    def __init__(self, infinite_sum: bool) -> None:
-        self.infinite_sum = infinite_sum
-
-    def _base(self, top: str) -> str:
-        """What is subtracted in exponents, given a maximum."""
-        size = f"tl.abs({top})" if self.infinite_sum else f"-{top}"
-        return f"tl.where({size} == float('inf'), 0.0, {top})"
-
-    def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
-        # The masked tile takes the value's name, so that exp(value - max) here and in the result
-        # are one instruction.
-        return [
-            f"{value} = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
-            f"{name[0]} = tl.max({value}, axis=1, keep_dims=True)",
-            f"{name[0]} = {self._base(name[0])}",
-            f"{name[1]}_weights = tl.exp({value} - {name[0]})",
-            f"{name[1]} = tl.sum({name[1]}_weights, axis=1, keep_dims=True)",
-        ]
-
-    def keep(self, name: tuple[str, ...]) -> list[str]:
-        return [f"{state}_own = {state}" for state in name]
-
-    def reuse(self, name: tuple[str, ...]) -> str | None:
-        # exp(x - m) = exp(x - own m) exp(own m - m), one exponential per element instead of two; a
-        # part of -inf has weights and sum 0
-        top, total = name
-        factor = f"tl.where({total}_own == 0.0, 0.0, tl.exp({top}_own - {top}))"
-        return f"{total}_weights * {factor}"
-
-    def start(self, name: tuple[str, ...]) -> list[str]:
-        return [
-            f"{name[0]}_lanes = tl.full((BK, BR // RUN), float('-inf'), tl.float32)",
-            f"{name[1]}_lanes = tl.zeros((BK, BR // RUN), tl.float32)",
-            *start_lost(name[1:], "BR // RUN"),
-        ]
-
-    def update(self, value: str, name: tuple[str, ...]) -> list[str]:
-        top, total = f"{name[0]}_lanes", f"{name[1]}_lanes"
-        lost, runs = f"{name[1]}_lost", f"{name[0]}_runs"
-        fix, part = f"{name[1]}_fix", f"{name[1]}_part"
-        tile, base = f"{name[0]}_tile", f"{name[0]}_base"
-        return [
-            f"{tile} = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
-            # one exponential of a run brings its lane to a new maximum
-            f"{runs} = tl.reshape({tile}, (BK, BR // RUN, RUN))",
-            f"{name[0]}_new = tl.maximum({top}, tl.max({runs}, axis=2))",
-            f"{base} = {self._base(f'{name[0]}_new')}",
-            f"{fix} = tl.exp({top} - {base})",
-            f"{part} = tl.sum(tl.exp({runs} - {base}[:, :, None]), axis=2)",
-            *when_compensated(
-                [
-                    f"{total} = {total} * {fix}",
-                    # an infinite maximum is its own base or has the base 0: nothing is lost there
-                    f"{lost} = tl.where({fix} <= 1.0, {lost} * {fix}, 0.0)",
-                    add_lanes(name[1], part),
-                ],
-                [f"{total} = {total} * {fix} + {part}"],
-            ),
-            f"{top} = {name[0]}_new",
-        ]
-
-    def _merge(
-        self, name: tuple[str, ...], tops: str, totals: str, over: str = BY_ROW
-    ) -> list[str]:
-        return [
-            f"{name[0]} = tl.max({tops}{over})",
-            f"{name[0]} = {self._base(name[0])}",
-            f"{name[1]} = tl.sum({totals} * tl.exp({tops} - {name[0]}){over})",
-        ]
-
-    def finish(self, name: tuple[str, ...]) -> list[str]:
-        return self._merge(name, f"{name[0]}_lanes", f"{name[1]}_lanes")
-
-    def combine(self, name: tuple[str, ...], over: str) -> list[str]:
-        tops, totals = f"{name[0]}_parts", f"{name[1]}_parts"
-        lines = [
-            f"{totals} = tl.where(part_valid, {totals}, 0.0)",
-            # a sum of 0 means a part of -inf only, whose maximum was replaced by 0
-            f"{tops} = tl.where({totals} == 0.0, float('-inf'), {tops})",
-        ]
-        if self.infinite_sum:  # likewise a part with +inf
-            lines += [f"{tops} = tl.where({totals} == float('inf'), float('inf'), {tops})"]
-        return lines + self._merge(name, tops, totals, over)
-
-
 class _Moments(Reduction):
     """Mean and sum of squared deviations.
 
@@ -394,7 +219,8 @@ REDUCTIONS: dict[str, Reduction] = {
     "max": _Fold("float('-inf')", maximum("{0}", "{1}"), _across("tl.max"), keeps_nan=True),
     "min": _Fold("float('inf')", minimum("{0}", "{1}"), _across("tl.min"), keeps_nan=True),
     "argmax": _ArgMax(),
-    "softmax": _SoftmaxStatistics(infinite_sum=False),
-    "logsumexp": _SoftmaxStatistics(infinite_sum=True),
+    "softmax": SoftmaxStatistics(infinite_sum=False),
+    "logsumexp": SoftmaxStatistics(infinite_sum=True),
+    "expectation": Expectation(),
     "moments": _Moments(),
 }

@@ -57,11 +57,25 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """`names` = the states of one reduction (reductions.REDUCTIONS[kind]) of an earlier value."""
+    """`names` = the states of one reduction (reductions.REDUCTIONS[kind]) of an earlier value.
+
+    A kind that reads a second value reads `beside`.
+    """
 
     names: tuple[str, ...]
     kind: str
     read: str
+    beside: str = ""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """What is reduced."""
+        return (self.read, self.beside) if self.beside else (self.read,)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The states, and the second value behind them: as the texts of a kind take names."""
+        return (*self.names, *self.reads[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +162,7 @@ class Region:
         return {
             item.kind
             for item in self.statements
-            if isinstance(item, Reduce) and item.read in computed
+            if isinstance(item, Reduce) and computed.intersection(item.reads)
         }
 
     @cached_property
@@ -251,7 +265,8 @@ class Region:
             elif isinstance(statement, Map):
                 found[statement.name] = max((found[name] for name in statement.reads), default=0)
             else:
-                found.update(dict.fromkeys(statement.names, found[statement.read] + 1))
+                passed = max(found[name] for name in statement.reads)
+                found.update(dict.fromkeys(statement.names, passed + 1))
         return found
 
 

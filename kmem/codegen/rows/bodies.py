@@ -34,7 +34,7 @@ class RowBodies:
         cheaper: dict[str, str] = {}
         for number in range(passes.pass_count):
             reduces = passes.reduces_of(number)
-            needed = passes.closure(item.read for item in reduces)
+            needed = passes.closure(name for each in reduces for name in each.reads)
             # what comes after the last reduction is asked for before the first: its way from memory
             # would begin when a row's threads have waited for each other
             for item in needed + passes.early_loads() * (number == 0):
@@ -42,7 +42,7 @@ class RowBodies:
                     lines += passes.write(item, hint)
                     written.add(item.name)
             for item in reduces:
-                lines += REDUCTIONS[item.kind].direct(item.read, item.names)
+                lines += REDUCTIONS[item.kind].direct(item.read, item.named)
             if shared:
                 lines += passes.publish(number) + self._await_row(number)
                 for item in reduces:

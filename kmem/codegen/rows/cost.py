@@ -19,6 +19,8 @@ from kmem.codegen.rows.space import (
     read_knobs,
     row_blocks,
 )
+from kmem.codegen.rows.total import PER_THREAD, TILE
+from kmem.problem.sizes import ceil_div
 from kmem.recipes import Operand, Settings
 from kmem.records import DTYPE_BYTES, Device
 
@@ -320,7 +322,9 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
         seconds, launches = _in_loop(cost, steps), 1
     else:
         seconds, launches = _in_parts(cost, steps)
-    launches += region.total is not None
+    if region.total is not None:
+        launches += 1
+        seconds += (ceil_div(blocks, TILE) - 1) * (_STEP_S + _STEP_S_PER_VALUE * PER_THREAD)
     # what is spilled is written and read once more
     seconds *= _COMPENSATED if cost.compensated else 1.0
     return 1e3 * seconds * (1.0 + 2.0 * cost.spilled) + launches * device.launch_ms

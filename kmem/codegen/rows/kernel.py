@@ -111,6 +111,7 @@ class _Writer:
         self.outputs = [f"q{index}" for index in range(len(region.outputs))]
         totals = region.total.values if region.total else ()
         self.totals = [f"t{index}" for index in range(len(totals))]
+        self.totalled = self.constants["BLOCKS"]  # programs that leave a sum each
         self.pointers = [*self.inputs, *self.outputs, *self.totals]
         self.parts = [state.parts for state in self.passes.all_states()]
         rounds = any(REDUCTIONS[kind].wants_rounded_values for kind in region.kinds_of_computed)
@@ -136,7 +137,7 @@ class _Writer:
         write[self.passes.strategy]()
         if self.passes.region.total:
             self.passes.helpers.add(COMPENSATION)
-            kernel, launch = emit_total(self.passes.region, self.purpose)
+            kernel, launch = emit_total(self.passes.region, self.purpose, int(self.totalled))
             self.kernels.append(kernel)
             self.launches.append(launch)
         return Emission(
@@ -205,6 +206,8 @@ class _Writer:
         rows = self.passes.offsets.rows()
         combining = RowAccess(self.passes.region)
         own = {} if self.passes.single else self._combining_sizes(combining)
+        if not self.passes.region.has_element_output:  # else who writes elements leaves sums
+            self.totalled = own.get("BLOCKS", self.totalled)
         for number in range(self.passes.pass_count):
             body = [NUMBER, *_PART, *rows, *self.bodies.partial(number)]
             self._add(f"partial{number}", everything, body, "BLOCKS * SPLIT")
@@ -236,7 +239,7 @@ class _Writer:
         strategy, states = self.passes.strategy, self.passes.all_states()
         known = {key: value for key, value in self.constants.items() if key != "WAIT"}
         lines = assignments(known) + allocations(self.passes.region)
-        lines += [_scratch(name, "ROWS", "torch.float32") for name in self.totals]
+        lines += [_scratch(name, str(self.totalled), "torch.float32") for name in self.totals]
         if strategy in SHARING:
             lines += [
                 _scratch(state.parts, "ROWS * SPLIT", f"torch.{state.dtype}") for state in states

@@ -7,7 +7,8 @@ carry no indentation: the code that puts them into a loop or a condition adds it
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from kmem.codegen.regions.reductions import BY_ROW, REDUCTIONS, TO_SCALAR
+from kmem.codegen.regions.reduction import BY_ROW, TO_SCALAR
+from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Load, Map, Reduce, Region, Store
 from kmem.codegen.rows.access import RowAccess
 from kmem.codegen.rows.launching import indent
@@ -70,7 +71,7 @@ class RowPasses:
 
     def reduces_of(self, number: int) -> list[Reduce]:
         """The reductions of one pass."""
-        return [item for item in self.reduces if self.stages[item.read] == number]
+        return [item for item in self.reduces if self.stages[item.names[0]] == number + 1]
 
     def states(self, number: int) -> list[State]:
         """The states that one pass leaves."""
@@ -129,7 +130,7 @@ class RowPasses:
         found = []
         for item in reversed(self.region.statements):
             if isinstance(item, Reduce):
-                kept.add(item.read)
+                kept.update(item.reads)
                 continue
             reads = item.reads if isinstance(item, Map) else ()
             if item.name in kept:
@@ -216,10 +217,10 @@ class RowPasses:
         """The lanes after the tiles between two places of a row."""
         body = access.columns("start", "end")
         body += ["step += 1.0"] * any(item.kind == "moments" for item in reduces)
-        for item in self.closure(item.read for item in reduces):
+        for item in self.closure(name for each in reduces for name in each.reads):
             body += self.write(item, self._lane_hint(), access)
         for item in reduces:
-            body += REDUCTIONS[item.kind].update(item.read, item.names)
+            body += REDUCTIONS[item.kind].update(item.read, item.named)
         return [f"for start in range({first}, {last}, BR):", *indent(body)]
 
     # --- handing states over
@@ -296,8 +297,7 @@ class RowPasses:
         lines = self.write_all(self.apart, "")
         lines += [self.store(store) for store in self.region.stores if store.is_row]
         totals = self.region.total.values if self.region.total else ()
-        lines += [
-            f"tl.store(t{index} + row, tl.broadcast_to({value}, (BK, 1)), mask=k_valid)"
-            for index, value in enumerate(totals)
-        ]
+        for index, value in enumerate(totals):
+            own = f"tl.where(k_valid, tl.broadcast_to({value}, (BK, 1)), 0.0)"
+            lines.append(f"tl.store(t{index} + block, tl.sum({own}))")
         return ["if part == 0:", *indent(lines)] if only_first and lines else lines

@@ -88,7 +88,7 @@ class RowRecipe(Recipe):
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [
             _site(found)
-            for found in find_row_regions(graph)
+            for found in find_row_regions(graph, takes_totals=True)
             if self._takes(found.region) and self._has_grain(graph, found)
         ]
 

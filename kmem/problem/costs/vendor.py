@@ -18,7 +18,8 @@ from itertools import pairwise
 from math import prod
 
 from kmem.problem.graph import Node, OpGraph, Ref
-from kmem.problem.operators.row import Convolution, Product
+from kmem.problem.operators.reductions import multiplies_points
+from kmem.problem.operators.row import Call, Convolution, Product
 from kmem.problem.operators.table import find_operator
 from kmem.problem.sizes import per_axis
 from kmem.records import TensorSpec
@@ -138,9 +139,12 @@ def copied_bytes(graph: OpGraph, node: Node) -> int:
     """What a product moves to bring its operands into rows, columns and one batch; 0 for others.
 
     The vendor's batched product takes a stride for each of these. torch copies an operand whose
-    dimensions do not merge into them, as those of heads that lie between rows.
+    dimensions do not merge into them, as those of heads that lie between rows. Distances of all
+    pairs move more around theirs.
     """
     operator = find_operator(node.target)
+    if node.target == "aten.cdist.default":
+        return _moved_by_distances(operator.call(graph, node))
     if operator is None or not isinstance(operator.lowering, Product):
         return 0
     terms = operator.lowering.read(operator.call(graph, node))
@@ -154,6 +158,16 @@ def copied_bytes(graph: OpGraph, node: Node) -> int:
         if len(spec.shape) == len(word) and not _merges(spec, word, other, output):
             moved += 2 * spec.bytes
     return moved
+
+
+def _moved_by_distances(call: Call) -> int:
+    """What eager moves beside its product of points: squared norms are concatenated with both, and
+    the result is clamped and rooted in place.
+    """
+    if not multiplies_points(call):
+        return 0
+    points = call.spec("x").bytes + call.spec("y").bytes
+    return 4 * points + 4 * call.node.spec.bytes
 
 
 def _merges(spec: TensorSpec, word: str, other: str, output: str) -> bool:

@@ -24,7 +24,8 @@ In the order in which they build on each other:
 - row.py: the record of one operator, and the ways in which recipes can write it.
 - reductions.py: sums, extremes, variances, norms over elements, softmax.
 - norms.py: layer, rms, group, instance and batch norm; PReLU.
-- losses.py: losses and similarities.
+- element_losses.py: losses with a term per element.
+- losses.py: losses and similarities with a term per row.
 - products.py: matrix products of every spelling; attention.
 - convolutions.py: convolutions, transposed ones, recurrent layers.
 - pooling.py: max, average and adaptive pooling.

@@ -17,6 +17,7 @@ class Form(Enum):
 
     FULL = "full"  # aligned to the full shape from the right, reduced dimensions perhaps 1
     SQUEEZED = "squeezed"  # the kept shape, as a reduction with keepdim=False leaves it
+    FOLDED = "folded"  # all elements of the full shape in their order, in another shape
     TOTAL = "total"  # one number, summed over rows after everything else
 
 
@@ -45,14 +46,21 @@ class RegionBuilder(Protocol):
                 Programs that share a row then write the expression more cheaply.
         """
 
-    def reduce(self, names: tuple[str, ...], kind: str, read: str) -> tuple[str, ...]:
+    def reduce(
+        self, names: tuple[str, ...], kind: str, read: str, beside: str = ""
+    ) -> tuple[str, ...]:
         """Reduce a variable over the row; the names become its states, which are returned.
 
         Args:
+            beside: a second variable, of an "expectation": maximum m, sum of exponentials, and
+                the sum of exp(read - m) (read - beside).
             kind: "sum", "prod", "max" and "min" have one state; "argmax" (value, index), "softmax"
                 and "logsumexp" (maximum, sum of exponentials) and "moments" (mean, sum of squared
                 deviations) have two.
         """
+
+    def makes(self, name: str) -> bool:
+        """Whether a graph value is one of the region's own."""
 
     def change(self, name: str, buffer: str, strides: tuple[int, ...]) -> None:
         """A row-level variable takes the place of what an input holds."""

@@ -1,183 +1,25 @@
-"""Losses and similarities: a term per element or per row, and its sum or mean.
+"""Losses and similarities with a term per row, and its sum or mean.
 
-Formulas are those of the torch documentation of each operator. Losses over elements reduce
-everything as one row. Cross entropy reduces over classes, distances and similarities over features;
-a sum or mean over their rows then is a total.
+Formulas are those of the torch documentation of each operator. Cross entropy reduces over classes,
+distances and similarities over features; a sum or mean over their rows then is a total. Losses with
+a term per element are element_losses.py's.
 
-Covered: reductions "mean" and "sum", and "none" for losses over rows. Not covered: class and
-element weights, distances other than Euclidean.
+Covered: reductions "mean", "sum" and "none". Not covered: class weights, distances other than
+Euclidean.
 """
 
-from collections.abc import Callable
-from functools import partial
-
-from kmem.problem.dtypes import FLOATS
-from kmem.problem.operators.arithmetic import Arithmetic, per_input, special_per_input
+from kmem.problem.operators.arithmetic import per_input, special_per_input
 from kmem.problem.operators.builder import Form, RegionBuilder
-from kmem.problem.operators.expressions import (
-    STABLE_EXP,
-    STABLE_LOG1P,
-    Expression,
-    maximum,
-    minimum,
-    using,
-    write_number,
-)
+from kmem.problem.operators.element_losses import MEAN, NONE, SUM, matches
+from kmem.problem.operators.expressions import maximum, write_number
 from kmem.problem.operators.row import (
     Call,
     Grain,
     Operator,
-    Parameters,
     Reduced,
     Reduction,
     parameters,
 )
-
-#: Values of torch's `reduction` argument. Source: at::Reduction.
-_NONE = 0
-_MEAN = 1
-_SUM = 2
-
-
-def _matches(call: Call, *others: str) -> bool:
-    """Whether other inputs are float tensors of the first one's shape."""
-    for role in others:
-        if call.value(role) is None:
-            return False
-        spec = call.spec(role)
-        if spec.shape != call.spec("x").shape or spec.dtype not in FLOATS:
-            return False
-    return True
-
-
-# --- a term per element
-
-
-def _everything(call: Call) -> Reduced:
-    return tuple(range(len(call.spec("x").shape))), False
-
-
-def _has_plain_terms(build: RegionBuilder, call: Call) -> bool:
-    has_weight = call["weight"] is not None or call["pos_weight"] is not None
-    return _matches(call, "y") and not has_weight and call["reduction"] in (_MEAN, _SUM)
-
-
-def _finish_terms(build: RegionBuilder, call: Call, term: str) -> None:
-    """The sum or the mean of one row of terms."""
-    (total,) = build.reduce((f"{call.out}_sum",), "sum", term)
-    mean = f"tl.div_rn({total}, {write_number(build.columns)})"
-    build.map(call.out, mean if call["reduction"] == _MEAN else total, total)
-
-
-def _lower_pair(
-    build: RegionBuilder, call: Call, write: Callable[[Call, str, str], str | Expression]
-) -> None:
-    """Terms of two elements."""
-    x, y = build.read(call.value("x")), build.read(call.value("y"))
-    _finish_terms(build, call, build.map(f"{call.out}_term", write(call, x, y), x, y))
-
-
-def _lower_gap(build: RegionBuilder, call: Call, write: Callable[[Call, str], str]) -> None:
-    """Terms of the difference of two elements."""
-    x, y = build.read(call.value("x")), build.read(call.value("y"))
-    gap = build.map(f"{call.out}_gap", f"{x} - {y}", x, y)
-    _finish_terms(build, call, build.map(f"{call.out}_term", write(call, gap), gap))
-
-
-def _kl_div(call: Call, x: str, y: str) -> str | Expression:
-    """x holds log-probabilities; y log y is 0 at 0."""
-    if call["log_target"]:
-        return using(f"stable_exp({y}) * ({y} - {x})", STABLE_EXP)
-    return f"tl.where({y} == 0.0, 0.0, {y} * tl.log({y})) - {y} * {x}"
-
-
-def _cross_entropy_of_two(call: Call, x: str, y: str) -> Expression:
-    """torch clamps logarithms at -100."""
-    near = maximum(f"tl.log({x})", "-100.0")
-    far = maximum(f"stable_log1p(-({x}))", "-100.0")
-    return using(f"({y} - 1.0) * {far} - {y} * {near}", STABLE_LOG1P)
-
-
-def _cross_entropy_of_logits(call: Call, x: str, y: str) -> Expression:
-    log_sigmoid = f"{minimum(x, '0.0')} - stable_log1p(stable_exp(-tl.abs({x})))"
-    return using(f"(1.0 - {y}) * {x} - ({log_sigmoid})", STABLE_EXP, STABLE_LOG1P)
-
-
-def _square(call: Call, gap: str) -> str:
-    return f"{gap} * {gap}"
-
-
-def _size(call: Call, gap: str) -> str:
-    return f"tl.abs({gap})"
-
-
-def _smooth_l1(call: Call, gap: str) -> str:
-    """Source: torch.nn.functional.smooth_l1_loss."""
-    beta, size = call["beta"], f"tl.abs({gap})"
-    if beta == 0:
-        return size
-    near = f"tl.div_rn(0.5 * {gap} * {gap}, {write_number(beta)})"
-    far = f"{size} - {write_number(0.5 * beta)}"
-    return f"tl.where({size} < {write_number(beta)}, {near}, {far})"
-
-
-def _huber(call: Call, gap: str) -> str:
-    """Source: torch.nn.functional.huber_loss."""
-    delta, size = call["delta"], f"tl.abs({gap})"
-    near = f"0.5 * {gap} * {gap}"
-    far = f"({size} - {write_number(0.5 * delta)}) * {write_number(delta)}"
-    return f"tl.where({size} <= {write_number(delta)}, {near}, {far})"
-
-
-def _element_loss(
-    name: str,
-    lower: Callable[[RegionBuilder, Call], None],
-    given: Parameters,
-    arithmetic: Arithmetic = per_input,
-    *,
-    checks_values: bool = False,
-) -> Operator:
-    lowering = Reduction(
-        _everything, lower, _has_plain_terms, names_region=True, grain=Grain.ELEMENTS
-    )
-    target = f"aten.{name}.default"
-    return Operator(target, "loss", arithmetic, given, lowering, checks_values=checks_values)
-
-
-_OF_TWO = parameters("x", "y", reduction=_MEAN)
-_ELEMENT_LOSSES = (
-    _element_loss("mse_loss", partial(_lower_gap, write=_square), _OF_TWO),
-    _element_loss("l1_loss", partial(_lower_gap, write=_size), _OF_TWO),
-    _element_loss(
-        "smooth_l1_loss",
-        partial(_lower_gap, write=_smooth_l1),
-        parameters("x", "y", reduction=_MEAN, beta=1.0),
-    ),
-    _element_loss(
-        "huber_loss",
-        partial(_lower_gap, write=_huber),
-        parameters("x", "y", reduction=_MEAN, delta=1.0),
-    ),
-    _element_loss(
-        "kl_div",
-        partial(_lower_pair, write=_kl_div),
-        parameters("x", "y", reduction=_MEAN, log_target=False),
-        special_per_input,
-    ),
-    _element_loss(
-        "binary_cross_entropy",
-        partial(_lower_pair, write=_cross_entropy_of_two),
-        parameters("x", "y", weight=None, reduction=_MEAN),
-        special_per_input,
-        checks_values=True,
-    ),
-    _element_loss(
-        "binary_cross_entropy_with_logits",
-        partial(_lower_pair, write=_cross_entropy_of_logits),
-        parameters("x", "y", weight=None, pos_weight=None, reduction=_MEAN),
-    ),
-)
-
 
 # --- a term per row
 
@@ -197,14 +39,14 @@ def _over_given_dim(call: Call) -> Reduced | None:
 
 
 def _sums_rows(call: Call) -> bool:
-    return call["reduction"] != _NONE
+    return call["reduction"] != NONE
 
 
 def _finish_rows(build: RegionBuilder, call: Call, row: str, count: str | None = None) -> None:
     """A row's term as the result: itself, its sum over rows, or its mean over the rows counted."""
-    if call["reduction"] == _NONE:
+    if call["reduction"] == NONE:
         build.map(call.out, row, row)
-    elif call["reduction"] == _SUM:
+    elif call["reduction"] == SUM:
         build.add_total((row,), "total_0")
     elif count is None:
         rows = call.spec("x").numel // build.columns
@@ -249,7 +91,7 @@ def _lower_cross_entropy(build: RegionBuilder, call: Call) -> None:
 
 
 def _has_euclidean_distances(build: RegionBuilder, call: Call) -> bool:
-    return _matches(call, "near", "far") and call["p"] == 2 and not call["swap"]
+    return matches(call, "near", "far") and call["p"] == 2 and not call["swap"]
 
 
 def _lower_triplet_margin(build: RegionBuilder, call: Call) -> None:
@@ -272,7 +114,7 @@ def _lower_triplet_margin(build: RegionBuilder, call: Call) -> None:
 
 
 def _has_like_vectors(build: RegionBuilder, call: Call) -> bool:
-    return _matches(call, "y")
+    return matches(call, "y")
 
 
 def _lower_cosine_similarity(build: RegionBuilder, call: Call) -> None:
@@ -319,12 +161,11 @@ _COSINE_SIMILARITY = Reduction(
 )
 
 ROWS = (
-    *_ELEMENT_LOSSES,
     Operator(
         "aten.cross_entropy_loss.default",
         "loss",
         special_per_input,
-        parameters("x", "y", weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0),
+        parameters("x", "y", weight=None, reduction=MEAN, ignore_index=-100, label_smoothing=0.0),
         _CROSS_ENTROPY,
         checks_values=True,
     ),
@@ -332,7 +173,7 @@ ROWS = (
         "aten.triplet_margin_loss.default",
         "loss",
         per_input,
-        parameters("x", "near", "far", margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=_MEAN),
+        parameters("x", "near", "far", margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=MEAN),
         _TRIPLET_MARGIN,
     ),
     Operator(
@@ -342,7 +183,5 @@ ROWS = (
         parameters("x", "y", dim=1, eps=1e-8),
         _COSINE_SIMILARITY,
     ),
-    Operator("aten.hinge_embedding_loss", "loss", per_input),
-    Operator("aten.margin_ranking_loss", "loss", per_input),
     Operator("aten.nll_loss", "loss", special_per_input, checks_values=True),
 )

@@ -3,10 +3,15 @@
 Formulas are those of the torch documentation of each operator.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kmem.problem.graph import Node
-from kmem.problem.operators.arithmetic import per_input, special_per_input
+from kmem.problem.operators.arithmetic import (
+    Work,
+    output_elements,
+    per_input,
+    special_per_input,
+)
 from kmem.problem.operators.builder import RegionBuilder
 from kmem.problem.operators.expressions import mean_of, variable, write_number
 from kmem.problem.operators.row import (
@@ -16,10 +21,12 @@ from kmem.problem.operators.row import (
     Parameters,
     Reduced,
     Reduction,
+    Summed,
     Traffic,
     has_loadable_results,
     parameters,
 )
+from kmem.records import TensorSpec
 
 _ALL = parameters("x")
 _DIMS = parameters("x", dim=None, keepdim=False)
@@ -58,18 +65,30 @@ def _unless_of_one(lowering: Reduction) -> Callable[[Call], Reduction | Layout]:
 # --- sums, products and extremes
 
 
-def _fold(kind: str) -> Reduction:
+def _fold(kind: str, summed: Summed | None = None) -> Reduction:
     """One state that is the result."""
 
     def lower(build: RegionBuilder, call: Call) -> None:
         build.reduce((call.out,), kind, build.read(call.value("x")))
 
-    return Reduction(_given_dims, lower)
+    return Reduction(_given_dims, lower, summed=summed)
 
 
 def lower_mean(build: RegionBuilder, call: Call) -> None:
     (total,) = build.reduce((f"{call.out}_sum",), "sum", build.read(call.value("x")))
     build.map(call.out, mean_of(total, build.columns), total)
+
+
+def _read_term(build: RegionBuilder, call: Call) -> str:
+    return build.read(call.value("x"))
+
+
+_SUM = _fold("sum", Summed(_read_term, lambda call: "total_0"))
+_MEAN = Reduction(
+    _given_dims,
+    lower_mean,
+    summed=Summed(_read_term, lambda call: mean_of("total_0", call.spec("x").numel)),
+)
 
 
 def _lower_logsumexp(build: RegionBuilder, call: Call) -> None:
@@ -219,6 +238,32 @@ def _norm(target: str, **optional: object) -> Operator:
     return Operator(f"aten.{target}", "vector_norm", per_input, given, lowering)
 
 
+# --- distances of all pairs
+
+#: Points up to which eager takes differences where it is left to it, and torch's compute modes.
+#: Source: ATen's cdist_impl (aten/src/ATen/native/Distance.cpp); mode 0 is "use_mm_for_euclid_dist_
+#: if_necessary", 1 "use_mm_for_euclid_dist", 2 "donot_use_mm_for_euclid_dist".
+_FEW_POINTS = 25
+_IF_MANY, _ALWAYS = 0, 1
+
+
+def multiplies_points(call: Call) -> bool:
+    """Whether eager computes distances of all pairs by a product: Euclidean ones of many points."""
+    x, y = call.spec("x"), call.spec("y")
+    if call["p"] != 2 or 0 in (x.numel, y.numel):
+        return False
+    mode = _IF_MANY if call["compute_mode"] is None else call["compute_mode"]
+    are_many = max(x.shape[-2], y.shape[-2]) > _FEW_POINTS
+    return mode == _ALWAYS or (mode == _IF_MANY and are_many)
+
+
+def _pair_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
+    """A product where distances are Euclidean, else a difference and a sum for each number."""
+    numbers = output_elements(node) * inputs[0].shape[-1]
+    is_euclidean = len(node.args) < 3 or node.args[2] == 2
+    return Work(product_fma=numbers) if is_euclidean else Work(simple=2 * numbers)
+
+
 # --- softmax
 
 
@@ -266,10 +311,10 @@ def _plain(
 
 
 ROWS = (
-    *_plain("sum.default", "sum", _ALL, _fold("sum")),
-    *_plain("sum.dim_IntList", "sum", _DIMS, _unless_of_one(_fold("sum"))),
-    *_plain("mean.default", "mean", _ALL, Reduction(_given_dims, lower_mean)),
-    *_plain("mean.dim", "mean", _DIMS, _unless_of_one(Reduction(_given_dims, lower_mean))),
+    *_plain("sum.default", "sum", _ALL, _SUM),
+    *_plain("sum.dim_IntList", "sum", _DIMS, _unless_of_one(_SUM)),
+    *_plain("mean.default", "mean", _ALL, _MEAN),
+    *_plain("mean.dim", "mean", _DIMS, _unless_of_one(_MEAN)),
     *_plain("prod.default", "prod", _ALL, _fold("prod")),
     *_plain("prod.dim_int", "prod", _DIMS, _fold("prod")),
     *_extremes("max"),
@@ -289,6 +334,12 @@ ROWS = (
     _softmax("softmax.int", "softmax", _lower_softmax),
     _softmax("log_softmax.int", "log_softmax", _lower_log_softmax),
     Operator("aten.norm", "vector_norm", per_input),
+    Operator(
+        "aten.cdist.default",
+        "vector_norm",
+        _pair_work,
+        parameters("x", "y", p=2.0, compute_mode=None),
+    ),
     Operator("aten.var_mean", "variance", per_input),
     Operator("aten.any", "max", per_input),
     Operator("aten.all", "min", per_input),

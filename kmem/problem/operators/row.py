@@ -116,6 +116,22 @@ def _leaves_no_total(call: Call) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Summed:
+    """What a reduction sums over everything, and what it makes of the sum.
+
+    Args:
+        term: appends the statements that make a term, and returns its variable.
+        of_total: the result as a text over `total_0`, the sum of all terms of `x`.
+        row: appends what makes the sum of a row otherwise, and returns its variable; None where
+            there is no other way.
+    """
+
+    term: Callable[[RegionBuilder, Call], str]
+    of_total: Callable[[Call], str]
+    row: Callable[[RegionBuilder, Call], str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reduction:
     """Statements over the rows of a space.
 
@@ -130,6 +146,8 @@ class Reduction:
         groups: the parameter that says how many groups dimension 1 falls into, if there is one.
         grain: of a loss: what a row is.
         leaves_total: whether a call ends in a sum over all rows.
+        summed: of a sum or what is made of one alone: how what is summed is written, so that it may
+            be summed by the rows of another space, and these once more.
     """
 
     dims: Callable[[Call], Reduced | None]
@@ -139,6 +157,7 @@ class Reduction:
     groups: str = ""
     grain: Grain | None = None
     leaves_total: Callable[[Call], bool] = _leaves_no_total
+    summed: Summed | None = None
 
 
 @dataclass(frozen=True, slots=True)

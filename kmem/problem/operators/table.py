@@ -13,6 +13,7 @@ from itertools import chain
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators import (
     convolutions,
+    element_losses,
     layout,
     losses,
     norms,
@@ -28,6 +29,7 @@ from kmem.problem.operators.row import Lowering, Operator
 BUILT_IN: tuple[Operator, ...] = (
     *reductions.ROWS,
     *norms.ROWS,
+    *element_losses.ROWS,
     *losses.ROWS,
     *products.ROWS,
     *convolutions.ROWS,
