@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from math import e as euler
-from math import inf, isfinite, log2
+from math import inf, log2
 
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import DTYPE_BYTES, TensorSpec
 
 from .bands import Band
+from .terms import Mask
 
 #: Keys and values of these many bytes stay in the L2 cache while blocks of queries of their heads
 #: run side by side: half of it on an H100.
@@ -15,33 +16,6 @@ SIDE_BY_SIDE_BYTES = 25 * 2**20
 #: Of all heads: with fewer, programs of 128 run at once on an H200 (132 SMs, two turns of them), so
 #: that those which skip nothing decide how long all take, and a pass before them is lost.
 MANY_QUERIES = 2 * 132 * 128
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """A mask that is read: its steps along outer and inner batch axis and queries, in elements, 0
-    where it is the same for all; along keys it is dense.
-
-    Scores become `fill` where one that "hides" is true, and one that "shows" is false. One that is
-    "added" is added to them, and one that "admits" adds -inf where it is false, as torch's operator
-    does: a score that is infinite becomes NaN.
-    """
-
-    steps: tuple[int, int, int]
-    kind: str
-    fill: float
-    bytes: int
-    is_kept: bool = False  # parameters alone decide it
-
-    @property
-    def text(self) -> str:
-        """The constants of a kernel that say what it does, and where it lies."""
-        fill = f"{self.fill * log2(euler)!r}" if isfinite(self.fill) else "float('-inf')"
-        names = ("OUTER", "INNER", "ROW")
-        steps = ", ".join(
-            f"MASK_{name}={each}" for name, each in zip(names, self.steps, strict=True)
-        )
-        return f"MASK={self.kind!r}, FILL={fill}, {steps}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +121,14 @@ class Attention:
         return rows * DTYPE_BYTES[self.dtype]
 
     @property
+    def lays_mask(self) -> bool:
+        """Whether a launch beforehand makes the mask's keys dense (laying.py)."""
+        return self.mask is not None and self.mask.lying is not None
+
+    @property
     def mask_argument(self) -> str:
         """What a kernel is given as its mask; without one it reads none."""
-        return "out" if self.mask is None else "mask"
+        return "out" if self.mask is None else self.mask.argument("mask")
 
     @property
     def mask_text(self) -> str:

@@ -22,6 +22,7 @@ from .attention import Attention, AttentionSettings
 from .bounds import BOUNDS, write_bounding
 from .flagging import FLAG, write_flagging
 from .fused import FUSED, write_fused
+from .laying import LAY, write_laying
 from .mending import MEND, write_mending
 from .sites import MAX_FUSED_WIDTH, read_attention
 from .split_rows import SPLIT_ROWS, TILE_HELPERS, write_splitting
@@ -113,7 +114,10 @@ class FlashAttention(Recipe):
         exposed_ms = EXPOSED * min(product_ms, memory_ms)
         launches = (1 if knobs.is_fused else 3) + (4 if detail.is_split else 0)
         if detail.flags_values:
-            before_ms = detail.flagged_bytes / bandwidth * 1e3
+            before_ms += detail.flagged_bytes / bandwidth * 1e3
+            launches += 1
+        if detail.lays_mask and not detail.mask.is_kept:
+            before_ms += 2 * detail.mask.bytes / bandwidth * 1e3
             launches += 1
         return before_ms + max(product_ms, memory_ms) + exposed_ms + launches * device.launch_ms
 
@@ -129,6 +133,7 @@ class FlashAttention(Recipe):
         )
         statements = [
             out,
+            *(write_laying(detail.mask, "mask") if detail.mask is not None else ()),
             *(write_splitting(detail) if detail.is_split else ()),
             *(write_flagging(detail) if detail.flags_values else ()),
             *(write_bounding(detail, knobs) if is_bounded else ()),
@@ -140,6 +145,7 @@ class FlashAttention(Recipe):
             SCALES,
             *((SPLIT_ROWS,) if detail.is_split else ()),
             *((FLAG,) if detail.flags_values else ()),
+            *((LAY,) if detail.lays_mask else ()),
             *((BOUNDS,) if is_bounded else ()),
             TILE_HELPERS,
             *((FUSED,) if knobs.is_fused else (SCORES, WEIGHTS, OUTPUT)),

@@ -8,12 +8,14 @@ from math import prod
 from kmem.codegen.steady import kept_operands
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
-from kmem.records import TensorSpec
+from kmem.problem.sizes import dense_strides
+from kmem.records import DTYPE_BYTES, TensorSpec
 
-from .attention import Attention, Mask
+from .attention import Attention
 from .bands import Band
 from .constants import made_for, read_band
 from .heads import Shared, read_merged, read_shared
+from .terms import Lying, Mask
 from .written_out import ReadMask, read_written_out
 
 _TARGET = "aten.scaled_dot_product_attention.default"
@@ -108,13 +110,20 @@ def _masked(graph: OpGraph, found: Found, read: ReadMask | None) -> Found | None
     missing = 4 - len(spec.shape)
     shape, stride = (1,) * missing + spec.shape, (0,) * missing + spec.stride
     known = FLOATS if read.kind == "added" else ("bool",)
-    if spec.dtype not in known or shape[3] != detail.keys or stride[3] != 1:
+    if spec.dtype not in known or shape[3] != detail.keys:
         return None
     if any(size not in (1, full) for size, full in zip(shape, wanted, strict=True)):
         return None
-    steps = [0 if size == 1 else step for size, step in zip(shape, stride, strict=True)]
+    steps = tuple(0 if size == 1 else step for size, step in zip(shape, stride, strict=True))
+    sizes = (*(size if step else 1 for size, step in zip(shape[:3], steps, strict=False)), shape[3])
     (operand,) = kept_operands(graph, (read.name,))
-    mask = Mask(tuple(steps[:3]), read.kind, read.fill, spec.bytes, operand.kept)
+    lying = None
+    if stride[3] != 1:
+        lying = Lying(sizes, steps)
+        dense = zip(sizes, dense_strides(sizes), strict=True)
+        steps = tuple(0 if size == 1 else step for size, step in dense)
+    held = prod(sizes) * DTYPE_BYTES[spec.dtype]
+    mask = Mask(steps[:3], read.kind, read.fill, held, operand.kept, lying)
     reads = (*found.reads, read.name)
     return replace(found, reads=reads, detail=replace(detail, mask=mask))
 

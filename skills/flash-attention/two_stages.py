@@ -241,7 +241,7 @@ def _write_scores(detail: Attention, knobs: AttentionSettings, tiles: int) -> st
         "kmem_attention_scores",
         detail.heads * ceil_div(detail.queries, knobs.block_m) * tiles,
         "q_high, q_low, k_high, k_low, q_exponents, k_exponents, v_exponents",
-        "sums" if detail.mask is None else "mask",
+        detail.mask_argument,
         "p, p_low, tops, sums, leasts",
         _sizes(detail, knobs, tiles * knobs.block_n),
         f"PADDED_D={depth}, SCALE={detail.log2_scale!r}, INNER={detail.inner}",
