@@ -125,7 +125,7 @@ def test_a_bias_whose_keys_are_not_dense_is_laid_out_once(bias, call, dtype):
     if bias == "of keys alone" and call.startswith("F"):
         made += "[None, None, None]"
     detail = check(problem(f"b = {made}\n        return {call}", dtype=dtype, held=held), dtype)
-    assert detail.lays_mask and detail.mask.lying.sizes == sizes
+    assert detail.mask.lying.sizes == sizes
 
 
 @pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan])
@@ -151,6 +151,142 @@ def test_a_strided_mask_of_truth_values_is_laid_out():
     assert check(problem(forward), "float32").mask.kind == "admits"
 
 
+NORMAL = "F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).transpose(-2, -1)"
+SCALE = "self.scale = torch.nn.Parameter(torch.tensor([2.3, 5.1, -1.0])[:, None, None]); "
+POSITIONS = "self.b = torch.nn.Parameter(torch.randn(H, L, S)); "
+WINDOWS = "self.register_buffer('m', torch.where(torch.rand(2, L, S) > 0.7, -30.0, 0.0))"
+FACTORS = {
+    "of a head": ("s * torch.clamp(self.scale, max=0.6).exp()", SCALE, (0, 1)),
+    "on the left": ("self.scale * s", SCALE, (0, 1)),
+    "divides": ("s / self.scale", SCALE, (0, 1)),
+    "one for all": ("s / self.t", "self.t = torch.nn.Parameter(torch.tensor(0.7))", (0, 0)),
+    "of a sample": ("s * q[:, :1, :1, :1]", "pass", (3 * 21 * 16, 0)),
+    "of both": ("s.float() * 0.5 / (1 + q[:, :, :1, :1] ** 2) * 2", "pass", (3, 1)),
+}
+
+
+@pytest.mark.slow(after=3)
+@pytest.mark.parametrize(("factor", "dtype"), all_pairs(list(FACTORS), list(TOLERANCES)))
+def test_a_factor_of_a_head_scales_its_scores(factor, dtype):
+    scaled, held, steps = FACTORS[factor]
+    forward = (
+        f"s = {NORMAL}\n        s = {scaled}\n        return torch.softmax(s, -1).type_as(v) @ v"
+    )
+    found = check(problem(forward, dtype=dtype, held=held), dtype).factor
+    assert (found.steps, found.divides) == (steps, "/" in scaled)
+
+
+@pytest.mark.parametrize("special", [0.0, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("operator", ["*", "/"])
+def test_a_factor_that_is_zero_or_not_finite_does_what_it_does_in_torch(operator, special):
+    forward = f"return torch.softmax(q @ k.transpose(-2, -1) {operator} self.scale, -1) @ v"
+    source = problem(forward, held=SCALE)
+    module = import_source(source.replace("5.1", f"float('{special}')"))
+    torch.manual_seed(1)
+    inputs = module.get_inputs()
+    expected = module.Model()(*inputs)
+    for found in run(source.replace("5.1", f"float('{special}')"), inputs):
+        assert torch.equal(found.isnan(), expected.isnan())
+        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+LATER = "torch.ones(L, S, dtype=torch.bool).triu(1)"
+PADDING = "((v[..., 0] > 1.0) & (torch.arange(S) > 0))[:, :1, None]"
+SWIN = (
+    "s = s.view(B // 2, 2, H, L, S) + self.m.unsqueeze(1).unsqueeze(0)\n"
+    "        s = s.view(-1, H, L, S)"
+)
+#: What is done to scores; the kinds of bias and mask, sides of the band, and whether it is added
+MASKED = {
+    "bias and mask": (f"s = (s + self.b).masked_fill({PADDING}, -9.0)", "added", "hides", None),
+    "bias and band": (f"s = (s + self.b).masked_fill({LATER}, -torch.inf)", "added", "", 0),
+    "band and bias": (f"s = s.masked_fill({LATER}, -torch.inf) + self.b", "added", "", 0),
+    "both added": (
+        "s = s + self.b + torch.full((L, S), -torch.inf).triu(1).to(q)",
+        "added",
+        "",
+        0,
+    ),
+    "a bias of inputs": (
+        "s = s + q[..., :1] * k[..., 0].unsqueeze(2)\n"
+        "        s = s + torch.full((L, S), -torch.inf).triu(1).to(q)",
+        "added",
+        "added",
+        None,
+    ),
+    "all three": (
+        f"s = (s + self.b).masked_fill({LATER}, -torch.inf).masked_fill({PADDING}, -torch.inf)",
+        "added",
+        "hides",
+        0,
+    ),
+    "windows": (SWIN, "", "added", None),
+    "bias and windows": (f"s = s + self.b\n        {SWIN}", "added", "added", None),
+    "windows and bias": (f"{SWIN}\n        s = s + self.b", "added", "added", None),
+    "windows hidden": (
+        SWIN.replace("+ self.m.un", ".masked_fill(self.m.un").replace(
+            "(0)", "(0) < 0, -torch.inf)"
+        ),
+        "",
+        "hides",
+        None,
+    ),
+}
+
+
+def masked(case: str, dtype: str = "float32") -> str:
+    heads = "B, H = q.shape[:2]\n        "
+    forward = f"{heads}s = {NORMAL} * self.scale\n        {MASKED[case][0]}"
+    forward += "\n        return torch.softmax(s.float(), -1).type_as(v) @ v"
+    return problem(forward, heads=(4, 3), dtype=dtype, held=SCALE + POSITIONS + WINDOWS)
+
+
+@pytest.mark.slow(after=4)
+@pytest.mark.parametrize(("case", "dtype"), all_pairs(list(MASKED), list(TOLERANCES)))
+def test_biases_and_masks_one_behind_the_other_are_one_attention(case, dtype):
+    _, bias, mask, high = MASKED[case]
+    detail = check(masked(case, dtype), dtype)
+    assert (detail.bias.kind if detail.bias else "") == bias
+    assert (detail.mask.kind if detail.mask else "") == mask
+    assert detail.band.high == high
+    assert (detail.mask.period if detail.mask else 0) == 2 * ("windows" in case)
+
+
+@pytest.mark.parametrize("special", [math.inf, math.nan])
+@pytest.mark.parametrize("case", ["a bias of inputs", "both added", "bias and windows"])
+@pytest.mark.parametrize("operand", [0, 1, 2])
+def test_what_is_not_finite_reaches_what_it_does_behind_a_bias(operand, case, special):
+    source = masked(case)
+    module = import_source(source)
+    torch.manual_seed(1)
+    inputs = module.get_inputs()
+    inputs[operand][3, 2, 20, 0] = special
+    expected = module.Model()(*inputs)
+    for found in run(source, inputs):
+        assert torch.equal(found.isnan(), expected.isnan())
+        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        # a bias that may be infinite where scores were hidden
+        f"s.masked_fill({LATER}, -torch.inf) + q[..., :1] * k[..., 0].unsqueeze(2)",
+        f"s.masked_fill({PADDING}, -9.0) + self.b",
+        f"s.masked_fill({LATER}, -torch.inf).masked_fill({PADDING}, -9.0)",  # some are seen again
+        f"s.masked_fill({PADDING}, -9.0).masked_fill({LATER}, -5.0)",
+        "s * q[..., :1]",  # not the same for a head
+        "s * self.scale[:1, 0] * self.scale",
+        "s.view(2, 2, 3, 21, 45).add(self.m[:, None, None].expand(2, 2, 1, 21, 45))"
+        ".view(4, 3, 21, 45)",  # by images, not windows
+    ],
+)
+def test_what_scores_go_through_otherwise_is_left_to_others(forward):
+    forward = f"s = {NORMAL}\n        return torch.softmax({forward}, -1) @ v"
+    source = problem(forward, heads=(4, 3), held=SCALE + POSITIONS + WINDOWS)
+    assert RECIPE.match(trace_source(source)[1], Contract()) == []
+
+
 COMPILED = {
     "looked up": (
         problem(
@@ -162,6 +298,17 @@ COMPILED = {
             held=LOOKED_UP,
         ),
         ("kmem_attention_lay", "kmem_attention"),
+    ),
+    "windows": (
+        problem(
+            f"s = {NORMAL} * self.scale.exp() + self.b\n        B, H = q.shape[:2]\n"
+            f"        {SWIN}\n        return torch.softmax(s, -1) @ v",
+            heads=(1024, 3),
+            sizes=(49, 49),
+            width=32,
+            held=SCALE + POSITIONS + WINDOWS,
+        ),
+        ("kmem_attention", "kmem_attention_mend"),
     ),
 }
 

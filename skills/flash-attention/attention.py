@@ -8,7 +8,7 @@ from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import DTYPE_BYTES, TensorSpec
 
 from .bands import Band
-from .terms import Mask
+from .terms import Factor, Mask, write_bias, write_factor
 
 #: Keys and values of these many bytes stay in the L2 cache while blocks of queries of their heads
 #: run side by side: half of it on an H100.
@@ -20,12 +20,13 @@ MANY_QUERIES = 2 * 132 * 128
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """softmax(scale * q k^T) v for every head.
+    """softmax(scale * factor * q k^T + bias) v for every head.
 
     `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements. So many
     heads of q as `shared` says, one behind the other, read the same head of k and v. A row whose
     scores are all -inf is zero if `empty_is_zero`, as in torch's operator, else NaN. `band`: the
     keys that queries see by their places, all of them without one. `mask`: what is read of that.
+    `bias`: of the kind that is added.
     """
 
     outer: int
@@ -42,6 +43,8 @@ class Attention:
     empty_is_zero: bool = True
     band: Band = Band()
     mask: Mask | None = None
+    bias: Mask | None = None
+    factor: Factor | None = None
 
     @property
     def heads(self) -> int:
@@ -121,9 +124,15 @@ class Attention:
         return rows * DTYPE_BYTES[self.dtype]
 
     @property
-    def lays_mask(self) -> bool:
-        """Whether a launch beforehand makes the mask's keys dense (laying.py)."""
-        return self.mask is not None and self.mask.lying is not None
+    def read_terms(self) -> dict[str, Mask]:
+        """What is read of scores' size, by the names that the launcher is given."""
+        named = {"mask": self.mask, "bias": self.bias}
+        return {name: term for name, term in named.items() if term is not None}
+
+    @property
+    def laid_terms(self) -> dict[str, Mask]:
+        """Those whose keys a launch beforehand makes dense (laying.py)."""
+        return {name: term for name, term in self.read_terms.items() if term.lying is not None}
 
     @property
     def mask_argument(self) -> str:
@@ -131,9 +140,22 @@ class Attention:
         return "out" if self.mask is None else self.mask.argument("mask")
 
     @property
-    def mask_text(self) -> str:
-        """The constants of a kernel that say what its mask is."""
-        return (self.mask or Mask((0, 0, 0), "", 0.0, 0)).text
+    def term_arguments(self) -> str:
+        """What a kernel is given as factor, bias and mask."""
+        factor = "out" if self.factor is None else "factor"
+        bias = "out" if self.bias is None else self.bias.argument("bias")
+        return f"{factor}, {bias}, {self.mask_argument}"
+
+    @property
+    def term_texts(self) -> tuple[str, ...]:
+        """The constants of a kernel that say what scores go through."""
+        mask = self.mask or Mask((0, 0, 0), "", 0.0, 0)
+        return (
+            f"SCALE={self.log2_scale!r}, {write_factor(self.factor)}",
+            write_bias(self.bias),
+            mask.text(self.outer),
+            self.band.text,
+        )
 
     @property
     def log2_scale(self) -> float:

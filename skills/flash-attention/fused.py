@@ -37,10 +37,11 @@ def kmem_load_rows(
 @triton.jit
 def kmem_attend(
     acc, total, top, queries, low_queries, q_exponent,
-    k, v, k_low, v_low, k_exponents, v_exponents, mask, rows, row, first, last,
-    KEYS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr,
+    k, v, k_low, v_low, k_exponents, v_exponents, scale, bias, mask, rows, row, first, last,
+    KEYS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
     K_ROW: tl.constexpr, V_ROW: tl.constexpr,
     LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_ROW: tl.constexpr,
     SPLIT: tl.constexpr, WIDEN: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -76,7 +77,10 @@ def kmem_attend(
             )
         else:
             scores = tl.dot(queries, tl.trans(keys))
-        scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, LOW, HIGH, ADDS, WHOLE)
+        scores = kmem_scale_scores(
+            scores, scale, bias, rows, row, columns,
+            KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, WHOLE,
+        )
         if MASK != "":
             scores = kmem_mask_scores(scores, mask, row, columns, MASK, FILL, MASK_ROW, KEYS)
         higher = tl.maximum(top, tl.max(scores, axis=1))
@@ -108,15 +112,20 @@ def kmem_attend(
 
 @triton.jit
 def kmem_attention(
-    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, flags, mask, bounds, out,
+    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, flags,
+    factor, bias, mask, bounds, out,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr, SCALE: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr,
     Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
+    SCALE: tl.constexpr,
+    FACTOR: tl.constexpr, FACTOR_OUTER: tl.constexpr, FACTOR_INNER: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_OUTER: tl.constexpr, BIAS_INNER: tl.constexpr, BIAS_ROW: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
-    MASK_ROW: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    MASK_ROW: tl.constexpr, MASK_PERIOD: tl.constexpr,
+    LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
     EMPTY_IS_ZERO: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
     FLAGGED: tl.constexpr, FLAGS: tl.constexpr, BOUNDED: tl.constexpr, SIDE_BY_SIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -148,7 +157,9 @@ def kmem_attention(
     queries = tl.load(q + at_q, mask=within, other=0.0)
     base_k = outer * K_OUTER + inner // SHARED * K_INNER
     base_v = outer * V_OUTER + inner // SHARED * V_INNER
-    mask += outer * MASK_OUTER + inner * MASK_INNER
+    mask += outer % MASK_PERIOD * MASK_OUTER + inner * MASK_INNER
+    bias += outer * BIAS_OUTER + inner * BIAS_INNER
+    scale = kmem_head_scale(factor + outer * FACTOR_OUTER + inner * FACTOR_INNER, SCALE, FACTOR)
     low_queries = queries
     q_exponent = row
     if SPLIT:
@@ -178,9 +189,9 @@ def kmem_attention(
             acc, total, top = kmem_attend(
                 acc, total, top, queries, low_queries, q_exponent,
                 k + base_k, v + base_v, k_low + base_k, v_low + base_v,
-                k_exponents + pair * KEYS, v_exponents + pair * KEYS, mask, rows, row,
+                k_exponents + pair * KEYS, v_exponents + pair * KEYS, scale, bias, mask, rows, row,
                 from_key, to_key,
-                KEYS, DEPTH, WIDTH, SCALE, K_ROW, V_ROW, LOW, HIGH, ADDS,
+                KEYS, DEPTH, WIDTH, K_ROW, V_ROW, LOW, HIGH, ADDS, BIAS, BIAS_ROW,
                 "" if BOUNDED and piece == 1 else MASK, FILL, MASK_ROW,
                 SPLIT, WIDEN, piece == 1, BLOCK_N, BLOCK_D, BLOCK_E,
             )
@@ -220,14 +231,12 @@ def write_fused(detail: Attention, knobs: AttentionSettings) -> list[str]:
         "kmem_attention",
         detail.heads * ceil_div(detail.queries, knobs.block_m),
         _PARTS if detail.is_split else _WHOLE,
-        f"{'flags' if detail.flags_values else 'out'}, {detail.mask_argument}, "
+        f"{'flags' if detail.flags_values else 'out'}, {detail.term_arguments}, "
         f"{'bounds' if detail.is_bounded else 'out'}, out",
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
-        f"WIDTH={detail.width}, INNER={detail.inner}, SHARED={detail.shared}, "
-        f"SCALE={detail.log2_scale!r}",
+        f"WIDTH={detail.width}, INNER={detail.inner}, SHARED={detail.shared}",
         *strides,
-        detail.mask_text,
-        detail.band.text,
+        *detail.term_texts,
         f"EMPTY_IS_ZERO={detail.empty_is_zero}, SPLIT={detail.is_split}, "
         f"WIDEN={'False' if detail.is_split else 'q.is_cpu'}",
         f"FLAGGED={detail.flags_values}, FLAGS={flag_programs(detail)}, "

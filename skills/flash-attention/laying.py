@@ -42,12 +42,9 @@ def kmem_attention_lay(
 )
 
 
-def write_laying(mask: Mask, name: str) -> list[str]:
-    """The statements that make what a mask is read from, of what the launcher is given by a name;
-    none where it is read as it lies.
-    """
-    if mask.lying is None:
-        return []
+def write_laying(name: str, mask: Mask) -> list[str]:
+    """The statements that make what is read of a mask that the launcher is given by a name."""
+    assert mask.lying is not None
     outer, inner, rows, keys = mask.lying.sizes
     laid = mask.argument(name)
     block = min(MOST_KEYS, next_power_of_two(keys))

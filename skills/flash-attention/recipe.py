@@ -105,7 +105,7 @@ class FlashAttention(Recipe):
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
         before_ms = 2 * detail.operand_bytes / bandwidth * 1e3 if detail.is_split else 0.0
         moved = detail.operand_bytes + site.outputs[0].spec.bytes
-        moved += detail.mask.bytes if detail.mask is not None else 0
+        moved += sum(term.bytes for term in detail.read_terms.values())
         memory_ms = moved / bandwidth * 1e3
         if not knobs.is_fused:
             scores = 4 * 2 * _computed_pairs(detail, knobs)
@@ -116,9 +116,10 @@ class FlashAttention(Recipe):
         if detail.flags_values:
             before_ms += detail.flagged_bytes / bandwidth * 1e3
             launches += 1
-        if detail.lays_mask and not detail.mask.is_kept:
-            before_ms += 2 * detail.mask.bytes / bandwidth * 1e3
-            launches += 1
+        for term in detail.laid_terms.values():
+            if not term.is_kept:
+                before_ms += 2 * term.bytes / bandwidth * 1e3
+                launches += 1
         return before_ms + max(product_ms, memory_ms) + exposed_ms + launches * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
@@ -133,7 +134,7 @@ class FlashAttention(Recipe):
         )
         statements = [
             out,
-            *(write_laying(detail.mask, "mask") if detail.mask is not None else ()),
+            *(line for each in detail.laid_terms.items() for line in write_laying(*each)),
             *(write_splitting(detail) if detail.is_split else ()),
             *(write_flagging(detail) if detail.flags_values else ()),
             *(write_bounding(detail, knobs) if is_bounded else ()),
@@ -145,13 +146,13 @@ class FlashAttention(Recipe):
             SCALES,
             *((SPLIT_ROWS,) if detail.is_split else ()),
             *((FLAG,) if detail.flags_values else ()),
-            *((LAY,) if detail.lays_mask else ()),
+            *((LAY,) if detail.laid_terms else ()),
             *((BOUNDS,) if is_bounded else ()),
             TILE_HELPERS,
             *((FUSED,) if knobs.is_fused else (SCORES, WEIGHTS, OUTPUT)),
             *((MEND,) if detail.is_split else ()),
         )
-        names = ["q", "k", "v", *(("mask",) if detail.mask is not None else ())]
+        names = ["q", "k", "v", *detail.read_terms, *(("factor",) if detail.factor else ())]
         return Emission(kernels, write_launch_function(names, statements))
 
 

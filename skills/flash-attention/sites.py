@@ -15,8 +15,10 @@ from .attention import Attention
 from .bands import Band
 from .constants import made_for, read_band
 from .heads import Shared, read_merged, read_shared
-from .terms import Lying, Mask
-from .written_out import ReadMask, read_written_out
+from .masking import ReadMask
+from .scaling import ReadFactor
+from .terms import Factor, Lying, Mask
+from .written_out import read_written_out
 
 _TARGET = "aten.scaled_dot_product_attention.default"
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -82,7 +84,8 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
     found = _read_heads(graph, names, reads, node.spec, scale, shares)
     if found is None:
         return None
-    return _masked(graph, replace(found, detail=replace(found.detail, band=band)), read)
+    found = replace(found, detail=replace(found.detail, band=band))
+    return _with_terms(graph, found, read)
 
 
 def _read_products(graph: OpGraph, node: Node) -> Found | None:
@@ -97,19 +100,46 @@ def _read_products(graph: OpGraph, node: Node) -> Found | None:
     found = _read_heads(graph, written.nodes, names, node.spec, written.scale, False)
     if found is None:
         return None
-    detail = replace(found.detail, empty_is_zero=False, band=written.band)
-    return _masked(graph, replace(found, detail=detail), written.mask)
+    terms = written.terms
+    detail = replace(found.detail, empty_is_zero=False, band=terms.band)
+    found = replace(found, detail=detail)
+    return _with_terms(graph, found, terms.mask, terms.bias, written.factor)
 
 
-def _masked(graph: OpGraph, found: Found, read: ReadMask | None) -> Found | None:
-    """An attention with a mask that is read; None where the kernels cannot read it."""
-    if read is None:
-        return found
-    detail, spec = found.detail, graph.spec(read.name)
-    wanted = (detail.outer, detail.inner, detail.queries, detail.keys)
-    missing = 4 - len(spec.shape)
-    shape, stride = (1,) * missing + spec.shape, (0,) * missing + spec.stride
-    known = FLOATS if read.kind == "added" else ("bool",)
+def _with_terms(
+    graph: OpGraph,
+    found: Found,
+    mask: ReadMask | None,
+    bias: ReadMask | None = None,
+    factor: ReadFactor | None = None,
+) -> Found | None:
+    """An attention with what its scores go through; None where the kernels cannot read that."""
+    detail, reads = found.detail, [*found.reads]
+    for name, read in (("mask", mask), ("bias", bias)):
+        if read is not None:
+            term = _read_term(graph, detail, read)
+            if term is None:
+                return None
+            detail = replace(detail, **{name: term})
+            reads.append(read.name)
+    if factor is not None:
+        steps = _steps_of_heads(graph, detail, factor.name)
+        if steps is None:
+            return None
+        detail = replace(detail, factor=Factor(steps, factor.divides))
+        reads.append(factor.name)
+    return replace(found, reads=tuple(reads), detail=detail)
+
+
+def _read_term(graph: OpGraph, detail: Attention, read: ReadMask) -> Mask | None:
+    spec = graph.spec(read.name)
+    wanted = (read.period or detail.outer, detail.inner, detail.queries, detail.keys)
+    missing = max(0, 4 - len(spec.shape))
+    # before windows there is the axis of images, of one place
+    shape, stride = (
+        ((pad,) * missing + sizes)[-4:] for pad, sizes in ((1, spec.shape), (0, spec.stride))
+    )
+    known = FLOATS if read.is_added else ("bool",)
     if spec.dtype not in known or shape[3] != detail.keys:
         return None
     if any(size not in (1, full) for size, full in zip(shape, wanted, strict=True)):
@@ -123,9 +153,17 @@ def _masked(graph: OpGraph, found: Found, read: ReadMask | None) -> Found | None
         dense = zip(sizes, dense_strides(sizes), strict=True)
         steps = tuple(0 if size == 1 else step for size, step in dense)
     held = prod(sizes) * DTYPE_BYTES[spec.dtype]
-    mask = Mask(steps[:3], read.kind, read.fill, held, operand.kept, lying)
-    reads = (*found.reads, read.name)
-    return replace(found, reads=reads, detail=replace(detail, mask=mask))
+    return Mask(steps[:3], read.kind, read.fill, held, operand.kept, read.period, lying)
+
+
+def _steps_of_heads(graph: OpGraph, detail: Attention, name: str) -> tuple[int, int] | None:
+    """Steps of a value of each head along outer and inner batch axis, 0 where all have one."""
+    spec = graph.spec(name)
+    missing = max(0, 4 - len(spec.shape))
+    shape, stride = (1,) * missing + spec.shape, (0,) * missing + spec.stride
+    if len(shape) != 4 or shape[0] not in (1, detail.outer) or shape[1] not in (1, detail.inner):
+        return None
+    return (0 if shape[0] == 1 else stride[0]), (0 if shape[1] == 1 else stride[1])
 
 
 def _read_heads(

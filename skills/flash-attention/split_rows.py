@@ -110,16 +110,29 @@ def kmem_whole_keys(
 
 
 @triton.jit
+def kmem_head_scale(factor, SCALE: tl.constexpr, FACTOR: tl.constexpr):
+    """SCALE, times or over the factor of a head; rounded once, for all scores err alike by it."""
+    scale = tl.full((), SCALE, tl.float64)
+    if FACTOR == "times":
+        scale *= tl.load(factor).to(tl.float64)
+    elif FACTOR == "over":
+        scale /= tl.load(factor).to(tl.float64)
+    return scale.to(tl.float32)
+
+
+@triton.jit
 def kmem_scale_scores(
-    scores, rows, columns,
-    SCALE: tl.constexpr, KEYS: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
-    ADDS: tl.constexpr, WHOLE: tl.constexpr,
+    scores, scale, bias, rows, row, columns,
+    KEYS: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, WHOLE: tl.constexpr,
 ):
-    """SCALE * scores; if not WHOLE, -inf beyond the last key and outside of the band: where the
-    mask ADDS that, a score that is not finite stays so.
+    """scale * scores, with a bias; if not WHOLE, -inf beyond the last key and outside of the band:
+    where the mask ADDS that, a score that is not finite stays so.
     """
     # rounded here: no compiler contracts an fma with the subtraction of the largest
-    scores = tl.fma(scores, SCALE, 0.0)
+    scores = tl.fma(scores, scale, 0.0)
+    if BIAS != "":
+        scores = kmem_mask_scores(scores, bias, row, columns, BIAS, 0.0, BIAS_ROW, KEYS)
     if not WHOLE:
         seen = (columns < KEYS)[None, :]
         if HIGH < 1 << 30:

@@ -1,0 +1,235 @@
+"""Masks and biases between scores and what weighs them, read from a graph one behind the other.
+
+The kernels take a bias, a band of constants and a mask in this order. Where a forward has another
+one, it is the same if both are added, if both hide with -inf, or if one hides and the other adds
+what parameters alone decide: these are taken to be finite.
+
+Covered: masks that are filled, chosen (`where`) or added; one for each window of an image, added to
+scores that are viewed by windows (Swin). Not covered: three masks that are read, two bands.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from kmem.codegen.steady import kept_operands
+from kmem.problem.graph import Arg, Node, OpGraph, Ref
+
+from .bands import Band
+from .constants import made_for, read_band
+from .scaling import is_inner, read_scaled
+
+_FILLS = ("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+_ADDS = "aten.add.Tensor"
+_CHOOSES = ("aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.self")
+_VIEWS = ("aten.view.default", "aten.reshape.default")
+_MOST_STEPS = 3  # a bias, a band and a mask
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMask:
+    """A mask that is read: its name, its kind as `Mask` has it, and what fills scores.
+
+    `period`: places of the outer axis after which it begins anew; 0 if it does not.
+    """
+
+    name: str
+    kind: str
+    fill: float = -math.inf
+    period: int = 0
+
+    @property
+    def is_added(self) -> bool:
+        return self.kind == "added"
+
+    @property
+    def hides(self) -> bool:
+        """Whether it puts -inf in the place of scores."""
+        return not self.is_added and self.fill == -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """The nodes of one step that masks scores, the last first, and what it does to them."""
+
+    nodes: tuple[Node, ...]
+    scores: Ref
+    mask: ReadMask
+    band: Band | None = None  # that the mask is, if it is one of constants
+    constants: frozenset[str] = frozenset()  # nodes that make the mask and that nothing else needs
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What scores go through as kernels take it, and the nodes that make a mask for it alone."""
+
+    bias: ReadMask | None = None
+    band: Band = Band()
+    mask: ReadMask | None = None
+    constants: frozenset[str] = frozenset()
+
+
+def read_maskings(graph: OpGraph, masked: Arg) -> list[Masking]:
+    """The steps between scores and a value, the last first; none if nothing masks them."""
+    steps: list[Masking] = []
+    while isinstance(masked, Ref) and len(steps) < _MOST_STEPS:
+        step = _read_masking(graph, masked, _MOST_STEPS - len(steps))
+        if step is None:
+            break
+        steps.append(step)
+        masked = step.scores
+    return steps
+
+
+def arrange_terms(graph: OpGraph, steps: Sequence[Masking]) -> Terms | None:
+    """Steps in the order in which kernels take them; None if that is not the same.
+
+    Args:
+        steps: as a forward has them, the first first.
+    """
+    may_be_infinite = any(
+        step.band is None and step.mask.is_added and not _is_kept(graph, step.mask)
+        for step in steps
+    )
+    if may_be_infinite:  # hidden scores of NaN would not be skipped, but read
+        steps = [
+            replace(step, band=None, constants=frozenset()) if step.mask.is_added else step
+            for step in steps
+        ]
+    bands = [step for step in steps if step.band is not None]
+    read = [step for step in steps if step.band is None]
+    if len(bands) > 1 or len(read) > 2:
+        return None
+    for bias, mask in _pairs(read, has_band=bool(bands)):
+        taken = [step for step in (bias, *bands, mask) if step is not None]
+        if _is_same(graph, taken, steps):
+            return Terms(
+                None if bias is None else bias.mask,
+                bands[0].band or Band() if bands else Band(),
+                None if mask is None else mask.mask,
+                bands[0].constants if bands else frozenset(),
+            )
+    return None
+
+
+def _pairs(
+    read: Sequence[Masking], *, has_band: bool
+) -> Iterator[tuple[Masking | None, Masking | None]]:
+    """Each way to take steps as bias and mask."""
+    ways: list[tuple[Masking | None, Masking | None]] = [(None, None)]
+    if len(read) == 1:
+        ways = [(read[0], None), (None, read[0])] if has_band else [(None, read[0])]
+    elif read:
+        ways = [(read[0], read[1]), (read[1], read[0])]
+    for bias, mask in ways:
+        if bias is None or (bias.mask.is_added and not bias.mask.period):
+            yield bias, mask
+
+
+def _is_same(graph: OpGraph, taken: Sequence[Masking], steps: Sequence[Masking]) -> bool:
+    """Whether steps that a forward has in another order may be exchanged, and what a band hides
+    stays hidden, for its blocks are skipped.
+    """
+    return all(
+        (steps.index(one) < steps.index(other) and one.band is None)
+        or _commute(graph, one.mask, other.mask)
+        for one, other in combinations(taken, 2)
+    )
+
+
+def _commute(graph: OpGraph, one: ReadMask, other: ReadMask) -> bool:
+    if one.is_added and other.is_added or one.hides and other.hides:
+        return True
+    if one.is_added:
+        return other.hides and _is_kept(graph, one)
+    return one.hides and other.is_added and _is_kept(graph, other)
+
+
+def _is_kept(graph: OpGraph, mask: ReadMask) -> bool:
+    return kept_operands(graph, (mask.name,))[0].kept
+
+
+def _read_masking(graph: OpGraph, masked: Ref, most: int) -> Masking | None:
+    """What masks scores right before a value; None if nothing does that is known."""
+    node = graph.node(masked.name)
+    if node is None or not is_inner(graph, node):
+        return None
+    for nodes, scores, mask in _ways(graph, node):
+        if graph.spec(scores.name).shape != node.spec.shape:
+            continue
+        if not _is_scored(graph, scores, most - 1):
+            continue
+        if mask.fill == -math.inf:
+            hides = {"added": -math.inf, "shows": False, "hides": True}[mask.kind]
+            band = read_band(graph, mask.name, node.spec, hides)
+            if band is not None:
+                band = replace(band, spreads=True, is_added=mask.is_added)
+                constants = frozenset(made_for(graph, mask.name, [each.name for each in nodes]))
+                return Masking(nodes, scores, mask, band, constants)
+        return Masking(nodes, scores, mask)
+    return None
+
+
+def _is_scored(graph: OpGraph, scores: Ref, most: int) -> bool:
+    """Whether a value is a product, scaled or cast, or one that so many steps mask."""
+    if read_scaled(graph, scores) is not None:
+        return True
+    return most > 0 and _read_masking(graph, scores, most) is not None
+
+
+def _ways(graph: OpGraph, node: Node) -> Iterator[tuple[tuple[Node, ...], Ref, ReadMask]]:
+    """Nodes, scores and a mask: each way to see a node as masking."""
+    for scores, mask in _ways_to_mask(graph, node):
+        yield (node,), scores, mask
+    yield from _ways_by_window(graph, node)
+
+
+def _ways_by_window(graph: OpGraph, node: Node) -> Iterator[tuple[tuple[Node, ...], Ref, ReadMask]]:
+    """As `_ways`, of scores (images * windows, heads, ...) viewed as (images, windows, heads, ...)
+    and masked, and of the view of that as before.
+    """
+    shape = node.spec.shape
+    source = node.args[0] if node.target in _VIEWS else None
+    inner = graph.node(source.name) if isinstance(source, Ref) else None
+    if inner is None or not is_inner(graph, inner) or len(shape) != 4:
+        return
+    inner_shape = inner.spec.shape
+    if len(inner_shape) != 5 or inner_shape[2:] != shape[1:]:
+        return
+    for scores, mask in _ways_to_mask(graph, inner):
+        viewed = graph.node(scores.name)
+        if viewed is None or viewed.target not in _VIEWS or not is_inner(graph, viewed):
+            continue
+        sizes = graph.spec(mask.name).shape
+        if len(sizes) < 5 or sizes[0] == 1:
+            period = inner_shape[1] if sizes[-4:-3] == inner_shape[1:2] else 0
+            yield (node, inner, viewed), viewed.args[0], replace(mask, period=period)
+
+
+def _ways_to_mask(graph: OpGraph, node: Node) -> Iterator[tuple[Ref, ReadMask]]:
+    """Scores and a mask: each way to see a node as masking by itself."""
+    ways: list[tuple[Arg, Arg, str, float | None]] = []
+    if node.kwargs:
+        return
+    if node.target == _ADDS:
+        left, right = node.args[:2]
+        ways = [(left, right, "added", -math.inf), (right, left, "added", -math.inf)]
+    elif node.target in _FILLS:
+        ways = [(node.args[0], node.args[1], "hides", _number(graph, node.args[2]))]
+    elif node.target in _CHOOSES:
+        condition = node.args[0]
+        shown, other = node.args[1:]
+        ways = [(shown, condition, "shows", _number(graph, other))]
+        ways += [(other, condition, "hides", _number(graph, shown))]
+    for scores, mask, kind, fill in ways:
+        if isinstance(scores, Ref) and isinstance(mask, Ref) and fill is not None:
+            yield scores, ReadMask(mask.name, kind, fill)
+
+
+def _number(graph: OpGraph, arg: Arg) -> float | None:
+    """A number below infinity, also where a constant holds it; None for another value."""
+    if isinstance(arg, Ref):
+        constant = graph.placeholder(arg.name)
+        arg = constant.value if constant is not None and constant.kind == "constant" else None
+    return float(arg) if isinstance(arg, int | float) and arg < math.inf else None
