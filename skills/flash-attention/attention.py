@@ -20,13 +20,14 @@ MANY_QUERIES = 2 * 132 * 128
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """softmax(scale * factor * q k^T + bias) v for every head.
+    """softmax(scale * factor * q k^T + bias) v for every head, or with relu for softmax.
 
     `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements. So many
     heads of q as `shared` says, one behind the other, read the same head of k and v. A row whose
     scores are all -inf is zero if `empty_is_zero`, as in torch's operator, else NaN. `band`: the
     keys that queries see by their places, all of them without one. `mask`: what is read of that.
-    `bias`: of the kind that is added.
+    `bias`: of the kind that is added. `activation`: "softmax" or "relu", and what relu's result is
+    multiplied by as `gain`.
     """
 
     outer: int
@@ -45,6 +46,8 @@ class Attention:
     mask: Mask | None = None
     bias: Mask | None = None
     factor: Factor | None = None
+    activation: str = "softmax"
+    gain: float = 1.0
 
     @property
     def heads(self) -> int:
@@ -151,16 +154,21 @@ class Attention:
         """The constants of a kernel that say what scores go through."""
         mask = self.mask or Mask((0, 0, 0), "", 0.0, 0)
         return (
-            f"SCALE={self.log2_scale!r}, {write_factor(self.factor)}",
+            f"SCALE={self.scale * self.unit!r}, UNIT={self.unit!r}",
+            write_factor(self.factor),
             write_bias(self.bias),
-            mask.text(self.outer),
+            mask.text(self.unit, self.outer),
             self.band.text,
         )
 
     @property
-    def log2_scale(self) -> float:
-        """The scale with which exp2 gives what exp gives."""
-        return self.scale * log2(euler)
+    def is_softmax(self) -> bool:
+        return self.activation == "softmax"
+
+    @property
+    def unit(self) -> float:
+        """What 1 is among scores: so that exp2 gives what exp gives, or relu what it is times."""
+        return log2(euler) if self.is_softmax else self.gain
 
 
 @dataclass(frozen=True, slots=True)

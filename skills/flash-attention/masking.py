@@ -70,11 +70,16 @@ class Terms:
     constants: frozenset[str] = frozenset()
 
 
-def read_maskings(graph: OpGraph, masked: Arg) -> list[Masking]:
-    """The steps between scores and a value, the last first; none if nothing masks them."""
+def read_maskings(graph: OpGraph, masked: Arg, floor: float = -math.inf) -> list[Masking]:
+    """The steps between scores and a value, the last first; none if nothing masks them.
+
+    Args:
+        floor: what scores up to it become is the same behind the last step.
+    """
     steps: list[Masking] = []
     while isinstance(masked, Ref) and len(steps) < _MOST_STEPS:
-        step = _read_masking(graph, masked, _MOST_STEPS - len(steps))
+        last = floor if not steps else -math.inf
+        step = _read_masking(graph, masked, _MOST_STEPS - len(steps), last)
         if step is None:
             break
         steps.append(step)
@@ -82,17 +87,18 @@ def read_maskings(graph: OpGraph, masked: Arg) -> list[Masking]:
     return steps
 
 
-def arrange_terms(graph: OpGraph, steps: Sequence[Masking]) -> Terms | None:
+def arrange_terms(graph: OpGraph, steps: Sequence[Masking], *, is_softmax: bool) -> Terms | None:
     """Steps in the order in which kernels take them; None if that is not the same.
 
     Args:
         steps: as a forward has them, the first first.
+        is_softmax: whether a hidden score of NaN makes a row NaN that is all infinite anyway.
     """
-    may_be_infinite = any(
+    reads_all = not is_softmax or any(
         step.band is None and step.mask.is_added and not _is_kept(graph, step.mask)
         for step in steps
     )
-    if may_be_infinite:  # hidden scores of NaN would not be skipped, but read
+    if reads_all:  # where -inf is added to an infinity or NaN, blocks may not be skipped
         steps = [
             replace(step, band=None, constants=frozenset()) if step.mask.is_added else step
             for step in steps
@@ -150,7 +156,9 @@ def _is_kept(graph: OpGraph, mask: ReadMask) -> bool:
     return kept_operands(graph, (mask.name,))[0].kept
 
 
-def _read_masking(graph: OpGraph, masked: Ref, most: int) -> Masking | None:
+def _read_masking(
+    graph: OpGraph, masked: Ref, most: int, floor: float = -math.inf
+) -> Masking | None:
     """What masks scores right before a value; None if nothing does that is known."""
     node = graph.node(masked.name)
     if node is None or not is_inner(graph, node):
@@ -160,7 +168,8 @@ def _read_masking(graph: OpGraph, masked: Ref, most: int) -> Masking | None:
             continue
         if not _is_scored(graph, scores, most - 1):
             continue
-        if mask.fill == -math.inf:
+        if mask.fill <= floor:
+            mask = replace(mask, fill=-math.inf)
             hides = {"added": -math.inf, "shows": False, "hides": True}[mask.kind]
             band = read_band(graph, mask.name, node.spec, hides)
             if band is not None:

@@ -31,7 +31,7 @@ def kmem_attention_mend(
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
-    SCALE: tl.constexpr,
+    SCALE: tl.constexpr, UNIT: tl.constexpr, ACTIVATION: tl.constexpr,
     FACTOR: tl.constexpr, FACTOR_OUTER: tl.constexpr, FACTOR_INNER: tl.constexpr,
     BIAS: tl.constexpr, BIAS_OUTER: tl.constexpr, BIAS_INNER: tl.constexpr, BIAS_ROW: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
@@ -42,7 +42,7 @@ def kmem_attention_mend(
     BLOCK_S: tl.constexpr,
 ):
     """One block of queries of one head, if any of LOSSES programs lost something of what it reads.
-    SCALE holds log2(e).
+    SCALE holds UNIT.
     """
     blocks: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
     pid = tl.program_id(0)
@@ -86,25 +86,32 @@ def kmem_attention_mend(
                 scores += tl.dot(queries, tl.trans(keys), input_precision="ieee")
             scores = kmem_scale_scores(
                 scores, scale, bias, rows, row, columns,
-                KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, False,
+                KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, UNIT, False,
             )
             if MASK != "":
-                scores = kmem_mask_scores(scores, mask, row, columns, MASK, FILL, MASK_ROW, KEYS)
-            higher = tl.maximum(top, tl.max(scores, axis=1))
-            shift = tl.where(higher == float("-inf"), 0.0, higher)
-            p = tl.exp2(scores - shift[:, None])
-            fix = tl.exp2(top - shift)
-            total = total * fix + tl.sum(p, axis=1)
+                scores = kmem_mask_scores(
+                    scores, mask, row, columns, MASK, FILL, MASK_ROW, UNIT, KEYS
+                )
+            if ACTIVATION == "softmax":
+                higher = tl.maximum(top, tl.max(scores, axis=1))
+                shift = tl.where(higher == float("-inf"), 0.0, higher)
+                p = tl.exp2(scores - shift[:, None])
+                fix = tl.exp2(top - shift)
+                total = total * fix + tl.sum(p, axis=1)
+                top = higher
+            else:
+                p = kmem_rectify(scores)
             values = tl.load(
                 v + columns.to(tl.int64)[:, None] * V_ROW + width[None, :],
                 mask=live & (width < WIDTH)[None, :],
                 other=0.0,
             )
-            acc = acc * fix[:, None] + tl.dot(p, values, input_precision="ieee")
-            top = higher
-        if EMPTY_IS_ZERO:
-            total = tl.where(total == 0.0, 1.0, total)
-        acc = acc / total[:, None]
+            part = tl.dot(p, values, input_precision="ieee")
+            acc = acc * fix[:, None] + part if ACTIVATION == "softmax" else acc + part
+        if ACTIVATION == "softmax":
+            if EMPTY_IS_ZERO:
+                total = tl.where(total == 0.0, 1.0, total)
+            acc = acc / total[:, None]
         tl.store(
             out + rows.to(tl.int64)[:, None] * OUT_ROW + width[None, :],
             acc,
@@ -130,7 +137,8 @@ def write_mending(detail: Attention) -> str:
         f"LOSSES={programs}",
         *strides,
         *detail.term_texts,
-        f"SPREADS={detail.band.spreads}, EMPTY_IS_ZERO={detail.empty_is_zero}",
+        f"ACTIVATION={detail.activation!r}, SPREADS={detail.band.spreads}, "
+        f"EMPTY_IS_ZERO={detail.empty_is_zero}",
         f"BLOCK_M={BLOCK_M}, BLOCK_N={BLOCK_N}, BLOCK_D={BLOCK_D}, "
         f"BLOCK_E={min(MOST_E, max(16, next_power_of_two(detail.width)))}, "
         f"BLOCK_S={next_power_of_two(programs)}, num_warps=4",

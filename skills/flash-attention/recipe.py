@@ -88,7 +88,9 @@ class FlashAttention(Recipe):
         is_narrow = max(detail.depth, detail.width) <= MAX_FUSED_WIDTH
         most_m = max(16, next_power_of_two(detail.queries))
         most_n = max(16, next_power_of_two(detail.keys))
-        forms = (("fused",) if is_narrow else ()) + (("two_stages",) if detail.is_split else ())
+        forms = (("fused",) if is_narrow else ()) + (
+            ("two_stages",) if detail.is_split and detail.is_softmax else ()
+        )
         knobs = {
             "form": forms,
             "block_m": tuple(rows for rows in _TILE_SIDES if rows <= most_m),

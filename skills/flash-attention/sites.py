@@ -101,7 +101,15 @@ def _read_products(graph: OpGraph, node: Node) -> Found | None:
     if found is None:
         return None
     terms = written.terms
-    detail = replace(found.detail, empty_is_zero=False, band=terms.band)
+    detail = replace(
+        found.detail,
+        empty_is_zero=False,
+        band=terms.band,
+        activation=written.activation,
+        gain=written.gain,
+    )
+    if not detail.is_softmax and max(detail.depth, detail.width) > MAX_FUSED_WIDTH:
+        return None
     found = replace(found, detail=detail)
     return _with_terms(graph, found, terms.mask, terms.bias, written.factor)
 

@@ -124,7 +124,7 @@ def kmem_head_scale(factor, SCALE: tl.constexpr, FACTOR: tl.constexpr):
 def kmem_scale_scores(
     scores, scale, bias, rows, row, columns,
     KEYS: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
-    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, WHOLE: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, UNIT: tl.constexpr, WHOLE: tl.constexpr,
 ):
     """scale * scores, with a bias; if not WHOLE, -inf beyond the last key and outside of the band:
     where the mask ADDS that, a score that is not finite stays so.
@@ -132,7 +132,7 @@ def kmem_scale_scores(
     # rounded here: no compiler contracts an fma with the subtraction of the largest
     scores = tl.fma(scores, scale, 0.0)
     if BIAS != "":
-        scores = kmem_mask_scores(scores, bias, row, columns, BIAS, 0.0, BIAS_ROW, KEYS)
+        scores = kmem_mask_scores(scores, bias, row, columns, BIAS, 0.0, BIAS_ROW, UNIT, KEYS)
     if not WHOLE:
         seen = (columns < KEYS)[None, :]
         if HIGH < 1 << 30:
@@ -149,13 +149,14 @@ def kmem_scale_scores(
 @triton.jit
 def kmem_mask_scores(
     scores, mask, row, columns,
-    MASK: tl.constexpr, FILL: tl.constexpr, STEP: tl.constexpr, KEYS: tl.constexpr,
+    MASK: tl.constexpr, FILL: tl.constexpr, STEP: tl.constexpr, UNIT: tl.constexpr,
+    KEYS: tl.constexpr,
 ):
-    """Scores, which hold log2(e), after a mask (attention.Mask)."""
+    """Scores, among which UNIT is 1, after a mask (terms.Mask)."""
     at = row.to(tl.int64)[:, None] * STEP + columns[None, :]
     found = tl.load(mask + at, mask=(columns < KEYS)[None, :], other=0)
     if MASK == "added":
-        scores += found.to(tl.float32) * 1.4426950408889634
+        scores += found.to(tl.float32) * UNIT
     elif MASK == "admits":
         scores += tl.where(found != 0, 0.0, float("-inf"))
     elif MASK == "hides":
@@ -166,13 +167,13 @@ def kmem_mask_scores(
 
 
 @triton.jit
-def kmem_value_factors(exponents, columns, KEYS: tl.constexpr):
-    """For a tile of rows of V: the least exponent of their scales, and 2**(least - exponent + 14)
-    for each, so none exceeds 2**14.
+def kmem_value_factors(exponents, columns, KEYS: tl.constexpr, MOST: tl.constexpr):
+    """For a tile of rows of V: the least exponent of their scales, and 2**(least - exponent + MOST)
+    for each, so none exceeds 2**MOST.
     """
     exponent = tl.load(exponents + columns, mask=columns < KEYS, other=126)
     least = tl.min(exponent, axis=0)
-    return least, kmem_power_of_two(tl.maximum(least - exponent + 14, -126))
+    return least, kmem_power_of_two(tl.maximum(least - exponent + MOST, -126))
 
 
 @triton.jit
@@ -180,6 +181,26 @@ def kmem_split_tile(values):
     """fp16 parts of finite values of at most 2**14: what they are, rounded, and the rest."""
     top = values.to(tl.float16)
     return top, (values - top.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def kmem_rectify(scores):
+    """relu, in which NaN stays."""
+    return tl.where(scores < 0.0, 0.0, scores)
+
+
+@triton.jit
+def kmem_split_scaled(values):
+    """fp16 parts of values of any size, each row on the scale of its largest, and its exponent.
+    What is not finite goes into the low part alone (kmem_split_rows).
+    """
+    bits = kmem_magnitude_bits(values)
+    exponent = kmem_exponent(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1))
+    scaled = values * kmem_power_of_two(exponent)[:, None]
+    high, low = kmem_split_tile(scaled)
+    finite = low == low
+    zero = tl.zeros_like(high)
+    return tl.where(finite, high, zero), tl.where(finite, low, scaled.to(tl.float16)), exponent
 ''',
 )
 

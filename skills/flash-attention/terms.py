@@ -4,8 +4,7 @@ The band of keys that queries see (bands.py) is taken between bias and mask.
 """
 
 from dataclasses import dataclass
-from math import e as euler
-from math import isfinite, log2
+from math import isfinite
 
 Steps = tuple[int, ...]
 
@@ -45,13 +44,14 @@ class Mask:
         """What a kernel is given, of what the launcher is given by this name."""
         return name if self.lying is None else f"laid_{name}"
 
-    def text(self, outer: int) -> str:
+    def text(self, unit: float, outer: int) -> str:
         """The constants of a kernel that say what it does, and where it lies.
 
         Args:
+            unit: what 1 is among the scores of the kernel.
             outer: places of the outer axis.
         """
-        fill = f"{self.fill * log2(euler)!r}" if isfinite(self.fill) else "float('-inf')"
+        fill = f"{self.fill * unit!r}" if isfinite(self.fill) else "float('-inf')"
         steps = _write_steps("MASK", self.steps)
         return f"MASK={self.kind!r}, FILL={fill}, {steps}, MASK_PERIOD={self.period or outer}"
 

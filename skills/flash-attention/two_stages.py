@@ -24,7 +24,7 @@ def kmem_attention_scores(
     factor, bias, mask, p, p_low, tops, sums, leasts,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PADDED_KEYS: tl.constexpr, PADDED_D: tl.constexpr,
     INNER: tl.constexpr, SHARED: tl.constexpr,
-    SCALE: tl.constexpr,
+    SCALE: tl.constexpr, UNIT: tl.constexpr,
     FACTOR: tl.constexpr, FACTOR_OUTER: tl.constexpr, FACTOR_INNER: tl.constexpr,
     BIAS: tl.constexpr, BIAS_OUTER: tl.constexpr, BIAS_INNER: tl.constexpr, BIAS_ROW: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
@@ -72,13 +72,13 @@ def kmem_attention_scores(
     bias += outer * BIAS_OUTER + inner * BIAS_INNER
     scale = kmem_head_scale(factor + outer * FACTOR_OUTER + inner * FACTOR_INNER, SCALE, FACTOR)
     acc = kmem_scale_scores(
-        acc, scale, bias, rows, row, columns, KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, whole
+        acc, scale, bias, rows, row, columns, KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, UNIT, whole
     )
     if MASK != "":
-        acc = kmem_mask_scores(acc, mask, row, columns, MASK, FILL, MASK_ROW, KEYS)
+        acc = kmem_mask_scores(acc, mask, row, columns, MASK, FILL, MASK_ROW, UNIT, KEYS)
     top = tl.max(acc, axis=1)
     weights = tl.exp2(acc - tl.where(top == float("-inf"), 0.0, top)[:, None])
-    least, factor = kmem_value_factors(v_exponents + pair * KEYS, columns, KEYS)
+    least, factor = kmem_value_factors(v_exponents + pair * KEYS, columns, KEYS, 14)
     at_row = (batch * tiles_n + tile_n).to(tl.int64) * QUERIES + rows
     tl.store(tops + at_row, top, mask=rows < QUERIES)
     tl.store(sums + at_row, tl.sum(weights, axis=1), mask=rows < QUERIES)

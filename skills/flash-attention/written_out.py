@@ -1,9 +1,11 @@
-"""Attention that a forward writes out: a product, a scale, masks, a softmax, a product.
+"""Attention that a forward writes out: a product, a scale, masks, a softmax or relu, a product.
 
 Between them scores may be cast to fp32, in which the kernels hold them, and probabilities back to
-the dtype of the values; a dropout that drops nothing may follow the softmax.
+the dtype of the values; a dropout that drops nothing may follow the softmax, a positive number
+multiply what relu gives.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +17,7 @@ from .constants import checks_of
 from .masking import Terms, arrange_terms, read_maskings
 from .scaling import FLOAT32, PRODUCTS, ReadFactor, is_inner, read_number, read_scaled, widens
 
-_SOFTMAX = "aten.softmax.int"
+_SOFTMAX, _RELU = "aten.softmax.int", "aten.relu.default"
 _CAST, _CAST_AS = "aten.to.dtype", "aten.type_as.default"
 _TURNS = ("aten.transpose.int", "aten.permute.default", "aten.swapaxes.default")
 
@@ -31,6 +33,8 @@ class WrittenOut:
     scale: float
     factor: ReadFactor | None
     terms: Terms
+    activation: str
+    gain: float  # of relu
 
 
 def read_written_out(graph: OpGraph, last: Node) -> WrittenOut | None:
@@ -42,20 +46,25 @@ def read_written_out(graph: OpGraph, last: Node) -> WrittenOut | None:
     if last.target not in PRODUCTS or not all(isinstance(each, Ref) for each in last.args[:2]):
         return None
     nodes = [last]
-    softmax = _before(graph, last.args[0].name, nodes, _is_idle)
-    if softmax is None or softmax.target != _SOFTMAX or not is_inner(graph, softmax):
+    gain, weighing = 1.0, _before(graph, last.args[0].name, nodes, _is_idle)
+    if weighing is not None and is_inner(graph, weighing) and read_number(weighing) is not None:
+        gain = read_number(weighing) or 1.0
+        nodes.append(weighing)
+        weighing = _before(graph, weighing.args[0].name, nodes, _is_idle)
+    if weighing is None or not is_inner(graph, weighing):
         return None
-    rank = len(softmax.spec.shape)
-    if softmax.args[1] not in (-1, rank - 1) or not _is_softmax_of_floats(softmax):
+    is_softmax = gain == 1.0 and _is_softmax(weighing)
+    if not is_softmax and weighing.target != _RELU:
         return None
-    nodes.append(softmax)
-    scored = _before(graph, softmax.args[0].name, nodes, widens)
+    rank = len(weighing.spec.shape)
+    nodes.append(weighing)
+    scored = _before(graph, weighing.args[0].name, nodes, widens)
     if scored is None:
         return None
-    steps = read_maskings(graph, Ref(scored.name))
+    steps = read_maskings(graph, Ref(scored.name), -math.inf if is_softmax else 0.0)
     nodes += [node for step in steps for node in step.nodes]
     scaled = read_scaled(graph, steps[-1].scores if steps else Ref(scored.name))
-    terms = arrange_terms(graph, steps[::-1])
+    terms = arrange_terms(graph, steps[::-1], is_softmax=is_softmax)
     if scaled is None or terms is None:
         return None
     scores, scale = scaled.product, scaled.scale
@@ -81,7 +90,8 @@ def read_written_out(graph: OpGraph, last: Node) -> WrittenOut | None:
     read = {each.name for each in (terms.bias, terms.mask, scaled.factor) if each is not None}
     if {query, key, value, *read} & {*names}:  # a product of one of them and itself
         return None
-    return WrittenOut(names, query, key, value, scale, scaled.factor, terms)
+    activation = "softmax" if is_softmax else "relu"
+    return WrittenOut(names, query, key, value, scale, scaled.factor, terms, activation, gain)
 
 
 def _before(
@@ -103,8 +113,10 @@ def _is_idle(graph: OpGraph, node: Node) -> bool:
     return is_cast and graph.spec(node.args[0].name).dtype in (node.spec.dtype, "float32")
 
 
-def _is_softmax_of_floats(softmax: Node) -> bool:
-    """Whether a softmax computes in what it is given, or in fp32."""
+def _is_softmax(softmax: Node) -> bool:
+    """Whether a node is a softmax along keys that computes in what it is given, or in fp32."""
+    if softmax.target != _SOFTMAX or softmax.args[1] not in (-1, len(softmax.spec.shape) - 1):
+        return False
     asked = [*softmax.args[2:], *softmax.kwargs.values()]
     return all(each in (None, FLOAT32) for each in asked) and {*softmax.kwargs} <= {"dtype"}
 
