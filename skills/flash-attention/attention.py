@@ -8,7 +8,7 @@ from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import DTYPE_BYTES, TensorSpec
 
 from .bands import Band
-from .terms import Factor, Mask, write_bias, write_factor
+from .terms import Factor, Mask, Ramp, write_bias, write_factor
 
 #: Keys and values of these many bytes stay in the L2 cache while blocks of queries of their heads
 #: run side by side: half of it on an H100.
@@ -26,8 +26,8 @@ class Attention:
     heads of q as `shared` says, one behind the other, read the same head of k and v. A row whose
     scores are all -inf is zero if `empty_is_zero`, as in torch's operator, else NaN. `band`: the
     keys that queries see by their places, all of them without one. `mask`: what is read of that.
-    `bias`: of the kind that is added. `activation`: "softmax" or "relu", and what relu's result is
-    multiplied by as `gain`.
+    `bias`: a ramp, or of the kind that is added. `activation`: "softmax" or "relu", and what
+    relu's result is multiplied by as `gain`.
     """
 
     outer: int
@@ -44,7 +44,7 @@ class Attention:
     empty_is_zero: bool = True
     band: Band = Band()
     mask: Mask | None = None
-    bias: Mask | None = None
+    bias: Mask | Ramp | None = None
     factor: Factor | None = None
     activation: str = "softmax"
     gain: float = 1.0
@@ -130,7 +130,13 @@ class Attention:
     def read_terms(self) -> dict[str, Mask]:
         """What is read of scores' size, by the names that the launcher is given."""
         named = {"mask": self.mask, "bias": self.bias}
-        return {name: term for name, term in named.items() if term is not None}
+        return {name: term for name, term in named.items() if isinstance(term, Mask)}
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names that the launcher gives what it is given."""
+        terms = {"mask": self.mask, "bias": self.bias, "factor": self.factor}
+        return "q", "k", "v", *(name for name, term in terms.items() if term is not None)
 
     @property
     def laid_terms(self) -> dict[str, Mask]:

@@ -42,7 +42,8 @@ def kmem_attend(
     KEYS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
     K_ROW: tl.constexpr, V_ROW: tl.constexpr,
     LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
-    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, UNIT: tl.constexpr, ACTIVATION: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, RAMP: tl.constexpr, UNIT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_ROW: tl.constexpr,
     SPLIT: tl.constexpr, WIDEN: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -80,7 +81,7 @@ def kmem_attend(
             scores = tl.dot(queries, tl.trans(keys))
         scores = kmem_scale_scores(
             scores, scale, bias, rows, row, columns,
-            KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, UNIT, WHOLE,
+            KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, RAMP, UNIT, WHOLE,
         )
         if MASK != "":
             scores = kmem_mask_scores(scores, mask, row, columns, MASK, FILL, MASK_ROW, UNIT, KEYS)
@@ -132,6 +133,7 @@ def kmem_attention(
     SCALE: tl.constexpr, UNIT: tl.constexpr, ACTIVATION: tl.constexpr,
     FACTOR: tl.constexpr, FACTOR_OUTER: tl.constexpr, FACTOR_INNER: tl.constexpr,
     BIAS: tl.constexpr, BIAS_OUTER: tl.constexpr, BIAS_INNER: tl.constexpr, BIAS_ROW: tl.constexpr,
+    RAMP: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
     MASK_ROW: tl.constexpr, MASK_PERIOD: tl.constexpr,
     LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
@@ -167,7 +169,7 @@ def kmem_attention(
     base_k = outer * K_OUTER + inner // SHARED * K_INNER
     base_v = outer * V_OUTER + inner // SHARED * V_INNER
     mask += outer % MASK_PERIOD * MASK_OUTER + inner * MASK_INNER
-    bias += outer * BIAS_OUTER + inner * BIAS_INNER
+    bias = kmem_head_bias(bias + outer * BIAS_OUTER + inner * BIAS_INNER, UNIT, BIAS, RAMP)
     scale = kmem_head_scale(factor + outer * FACTOR_OUTER + inner * FACTOR_INNER, SCALE, FACTOR)
     low_queries = queries
     q_exponent = row
@@ -201,7 +203,7 @@ def kmem_attention(
                 k_exponents + pair * KEYS, v_exponents + pair * KEYS, scale, bias, mask, rows, row,
                 from_key, to_key,
                 KEYS, DEPTH, WIDTH, K_ROW, V_ROW, LOW, HIGH, ADDS, BIAS, BIAS_ROW,
-                UNIT, ACTIVATION, "" if BOUNDED and piece == 1 else MASK, FILL, MASK_ROW,
+                RAMP, UNIT, ACTIVATION, "" if BOUNDED and piece == 1 else MASK, FILL, MASK_ROW,
                 SPLIT, WIDEN, piece == 1, BLOCK_N, BLOCK_D, BLOCK_E,
             )
     if ACTIVATION == "softmax":

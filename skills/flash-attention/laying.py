@@ -6,6 +6,8 @@ once, heads and keys as a tile, and writes it with keys dense. Where parameters 
 mask it is made when the module stages its weights.
 """
 
+from math import prod
+
 from kmem.codegen.text.calls import write_launch
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
@@ -45,18 +47,18 @@ def kmem_attention_lay(
 def write_laying(name: str, mask: Mask) -> list[str]:
     """The statements that make what is read of a mask that the launcher is given by a name."""
     assert mask.lying is not None
-    outer, inner, rows, keys = mask.lying.sizes
+    sizes = mask.lying.sizes
+    inner, keys = sizes[1], sizes[3]
     laid = mask.argument(name)
     block = min(MOST_KEYS, next_power_of_two(keys))
     steps = zip(("OUTER", "INNER", "ROW", "KEY"), mask.lying.steps, strict=True)
     return [
-        f"{laid} = torch.empty({outer * inner * rows * keys}, "
-        f"dtype={name}.dtype, device={name}.device)",
+        f"{laid} = torch.empty({prod(sizes)}, dtype={name}.dtype, device={name}.device)",
         write_launch(
             "kmem_attention_lay",
-            outer * rows * ceil_div(keys, block),
+            sizes[0] * sizes[2] * ceil_div(keys, block),
             f"{name}, {laid}",
-            f"INNER={inner}, ROWS={rows}, KEYS={keys}",
+            f"INNER={inner}, ROWS={sizes[2]}, KEYS={keys}",
             ", ".join(f"X_{axis}={step}" for axis, step in steps),
             f"BLOCK_H={min(MOST_HEADS, next_power_of_two(inner))}, BLOCK_N={block}, num_warps=4",
         ),

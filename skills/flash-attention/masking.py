@@ -18,6 +18,7 @@ from kmem.problem.graph import Arg, Node, OpGraph, Ref
 
 from .bands import Band
 from .constants import made_for, read_band
+from .ramps import ReadRamp, read_ramp
 from .scaling import is_inner, read_scaled
 
 _FILLS = ("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
@@ -58,13 +59,14 @@ class Masking:
     mask: ReadMask
     band: Band | None = None  # that the mask is, if it is one of constants
     constants: frozenset[str] = frozenset()  # nodes that make the mask and that nothing else needs
+    ramp: ReadRamp | None = None  # that the mask is, if it is added and one
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What scores go through as kernels take it, and the nodes that make a mask for it alone."""
 
-    bias: ReadMask | None = None
+    bias: ReadMask | ReadRamp | None = None
     band: Band = Band()
     mask: ReadMask | None = None
     constants: frozenset[str] = frozenset()
@@ -95,8 +97,7 @@ def arrange_terms(graph: OpGraph, steps: Sequence[Masking], *, is_softmax: bool)
         is_softmax: whether a hidden score of NaN makes a row NaN that is all infinite anyway.
     """
     reads_all = not is_softmax or any(
-        step.band is None and step.mask.is_added and not _is_kept(graph, step.mask)
-        for step in steps
+        step.band is None and step.mask.is_added and not _is_kept(graph, step) for step in steps
     )
     if reads_all:  # where -inf is added to an infinity or NaN, blocks may not be skipped
         steps = [
@@ -110,11 +111,14 @@ def arrange_terms(graph: OpGraph, steps: Sequence[Masking], *, is_softmax: bool)
     for bias, mask in _pairs(read, has_band=bool(bands)):
         taken = [step for step in (bias, *bands, mask) if step is not None]
         if _is_same(graph, taken, steps):
+            constants = {name for each in bands for name in each.constants}
+            if bias is not None and bias.ramp is not None:
+                constants |= bias.ramp.constants
             return Terms(
-                None if bias is None else bias.mask,
+                None if bias is None else bias.ramp or bias.mask,
                 bands[0].band or Band() if bands else Band(),
                 None if mask is None else mask.mask,
-                bands[0].constants if bands else frozenset(),
+                frozenset(constants),
             )
     return None
 
@@ -125,9 +129,11 @@ def _pairs(
     """Each way to take steps as bias and mask."""
     ways: list[tuple[Masking | None, Masking | None]] = [(None, None)]
     if len(read) == 1:
-        ways = [(read[0], None), (None, read[0])] if has_band else [(None, read[0])]
+        is_bias = has_band or read[0].ramp is not None
+        ways = [(read[0], None), (None, read[0])] if is_bias else [(None, read[0])]
     elif read:
         ways = [(read[0], read[1]), (read[1], read[0])]
+        ways.sort(key=lambda way: way[0] is None or way[0].ramp is None)
     for bias, mask in ways:
         if bias is None or (bias.mask.is_added and not bias.mask.period):
             yield bias, mask
@@ -138,22 +144,24 @@ def _is_same(graph: OpGraph, taken: Sequence[Masking], steps: Sequence[Masking])
     stays hidden, for its blocks are skipped.
     """
     return all(
-        (steps.index(one) < steps.index(other) and one.band is None)
-        or _commute(graph, one.mask, other.mask)
+        (steps.index(one) < steps.index(other) and one.band is None) or _commute(graph, one, other)
         for one, other in combinations(taken, 2)
     )
 
 
-def _commute(graph: OpGraph, one: ReadMask, other: ReadMask) -> bool:
-    if one.is_added and other.is_added or one.hides and other.hides:
-        return True
-    if one.is_added:
-        return other.hides and _is_kept(graph, one)
-    return one.hides and other.is_added and _is_kept(graph, other)
+def _commute(graph: OpGraph, one: Masking, other: Masking) -> bool:
+    if one.mask.is_added:
+        return other.mask.is_added or other.mask.hides and _is_kept(graph, one)
+    if other.mask.is_added:
+        return one.mask.hides and _is_kept(graph, other)
+    return one.mask.hides and other.mask.hides
 
 
-def _is_kept(graph: OpGraph, mask: ReadMask) -> bool:
-    return kept_operands(graph, (mask.name,))[0].kept
+def _is_kept(graph: OpGraph, step: Masking) -> bool:
+    """Whether parameters alone decide what is added."""
+    if step.ramp is not None:
+        return step.ramp.is_kept
+    return kept_operands(graph, (step.mask.name,))[0].kept
 
 
 def _read_masking(
@@ -176,7 +184,10 @@ def _read_masking(
                 band = replace(band, spreads=True, is_added=mask.is_added)
                 constants = frozenset(made_for(graph, mask.name, [each.name for each in nodes]))
                 return Masking(nodes, scores, mask, band, constants)
-        return Masking(nodes, scores, mask)
+        ramp = None
+        if mask.is_added and not mask.period:
+            ramp = read_ramp(graph, mask.name, node.spec, nodes[0].name)
+        return Masking(nodes, scores, mask, ramp=ramp)
     return None
 
 

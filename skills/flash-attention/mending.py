@@ -34,6 +34,7 @@ def kmem_attention_mend(
     SCALE: tl.constexpr, UNIT: tl.constexpr, ACTIVATION: tl.constexpr,
     FACTOR: tl.constexpr, FACTOR_OUTER: tl.constexpr, FACTOR_INNER: tl.constexpr,
     BIAS: tl.constexpr, BIAS_OUTER: tl.constexpr, BIAS_INNER: tl.constexpr, BIAS_ROW: tl.constexpr,
+    RAMP: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
     MASK_ROW: tl.constexpr, MASK_PERIOD: tl.constexpr,
     LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
@@ -60,7 +61,7 @@ def kmem_attention_mend(
     k += outer * K_OUTER + inner // SHARED * K_INNER
     v += outer * V_OUTER + inner // SHARED * V_INNER
     mask += outer % MASK_PERIOD * MASK_OUTER + inner * MASK_INNER
-    bias += outer * BIAS_OUTER + inner * BIAS_INNER
+    bias = kmem_head_bias(bias + outer * BIAS_OUTER + inner * BIAS_INNER, UNIT, BIAS, RAMP)
     scale = kmem_head_scale(factor + outer * FACTOR_OUTER + inner * FACTOR_INNER, SCALE, FACTOR)
     out += outer * OUT_OUTER + inner * OUT_INNER
     steps = tl.arange(0, BLOCK_D)
@@ -86,7 +87,7 @@ def kmem_attention_mend(
                 scores += tl.dot(queries, tl.trans(keys), input_precision="ieee")
             scores = kmem_scale_scores(
                 scores, scale, bias, rows, row, columns,
-                KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, UNIT, False,
+                KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, RAMP, UNIT, False,
             )
             if MASK != "":
                 scores = kmem_mask_scores(

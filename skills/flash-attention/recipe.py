@@ -154,8 +154,7 @@ class FlashAttention(Recipe):
             *((FUSED,) if knobs.is_fused else (SCORES, WEIGHTS, OUTPUT)),
             *((MEND,) if detail.is_split else ()),
         )
-        names = ["q", "k", "v", *detail.read_terms, *(("factor",) if detail.factor else ())]
-        return Emission(kernels, write_launch_function(names, statements))
+        return Emission(kernels, write_launch_function(detail.reads, statements))
 
 
 def _knobs(settings: Settings) -> AttentionSettings:

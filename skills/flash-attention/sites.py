@@ -16,8 +16,9 @@ from .bands import Band
 from .constants import made_for, read_band
 from .heads import Shared, read_merged, read_shared
 from .masking import ReadMask
+from .ramps import ReadRamp, read_ramp
 from .scaling import ReadFactor
-from .terms import Factor, Lying, Mask
+from .terms import Factor, Lying, Mask, Ramp
 from .written_out import read_written_out
 
 _TARGET = "aten.scaled_dot_product_attention.default"
@@ -67,7 +68,7 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
     mask = given.get("attn_mask")
     band = Band(high=0) if given.get("is_causal", False) else Band()
     constants: set[str] = set()
-    read = None
+    read, ramp = None, None
     if mask is not None:
         if not isinstance(mask, Ref):
             return None
@@ -77,6 +78,8 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
         found_band = read_band(graph, mask.name, scores, hides)
         if found_band is None:
             read = ReadMask(mask.name, kind)
+            ramp = read_ramp(graph, mask.name, scores, node.name) if kind == "added" else None
+            constants = {*ramp.constants} if ramp is not None else set()
         else:
             band, constants = found_band, made_for(graph, mask.name, [node.name])
     names = tuple(sorted({node.name, *constants}, key=graph.place))
@@ -85,7 +88,7 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
     if found is None:
         return None
     found = replace(found, detail=replace(found.detail, band=band))
-    return _with_terms(graph, found, read)
+    return _with_terms(graph, found, None if ramp is not None else read, ramp)
 
 
 def _read_products(graph: OpGraph, node: Node) -> Found | None:
@@ -118,20 +121,23 @@ def _with_terms(
     graph: OpGraph,
     found: Found,
     mask: ReadMask | None,
-    bias: ReadMask | None = None,
+    bias: ReadMask | ReadRamp | None = None,
     factor: ReadFactor | None = None,
 ) -> Found | None:
     """An attention with what its scores go through; None where the kernels cannot read that."""
     detail, reads = found.detail, [*found.reads]
     for name, read in (("mask", mask), ("bias", bias)):
         if read is not None:
-            term = _read_term(graph, detail, read)
+            is_ramp = isinstance(read, ReadRamp)
+            term = _read_slopes(detail, read) if is_ramp else _read_term(graph, detail, read)
             if term is None:
                 return None
             detail = replace(detail, **{name: term})
             reads.append(read.name)
     if factor is not None:
-        steps = _steps_of_heads(graph, detail, factor.name)
+        spec = graph.spec(factor.name)
+        axes = list(zip(spec.shape[:-2], spec.stride[:-2], strict=True))
+        steps = _steps_of_heads(detail, axes)
         if steps is None:
             return None
         detail = replace(detail, factor=Factor(steps, factor.divides))
@@ -164,14 +170,21 @@ def _read_term(graph: OpGraph, detail: Attention, read: ReadMask) -> Mask | None
     return Mask(steps[:3], read.kind, read.fill, held, operand.kept, read.period, lying)
 
 
-def _steps_of_heads(graph: OpGraph, detail: Attention, name: str) -> tuple[int, int] | None:
-    """Steps of a value of each head along outer and inner batch axis, 0 where all have one."""
-    spec = graph.spec(name)
-    missing = max(0, 4 - len(spec.shape))
-    shape, stride = (1,) * missing + spec.shape, (0,) * missing + spec.stride
-    if len(shape) != 4 or shape[0] not in (1, detail.outer) or shape[1] not in (1, detail.inner):
+def _read_slopes(detail: Attention, read: ReadRamp) -> Ramp | None:
+    steps = _steps_of_heads(detail, read.axes)
+    return None if steps is None else Ramp(steps, read.lines, read.cut, read.scale)
+
+
+def _steps_of_heads(detail: Attention, axes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """Steps of a value of each head along outer and inner batch axis, 0 where all have one.
+
+    Args:
+        axes: its sizes and steps along batch axes, the last ones of these.
+    """
+    outer, inner = ((1, 0), (1, 0), *axes)[-2:]
+    if len(axes) > 2 or outer[0] not in (1, detail.outer) or inner[0] not in (1, detail.inner):
         return None
-    return (0 if shape[0] == 1 else stride[0]), (0 if shape[1] == 1 else stride[1])
+    return (0 if outer[0] == 1 else outer[1]), (0 if inner[0] == 1 else inner[1])
 
 
 def _read_heads(

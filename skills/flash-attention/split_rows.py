@@ -121,17 +121,42 @@ def kmem_head_scale(factor, SCALE: tl.constexpr, FACTOR: tl.constexpr):
 
 
 @triton.jit
+def kmem_head_bias(bias, UNIT: tl.constexpr, BIAS: tl.constexpr, RAMP: tl.constexpr):
+    """Where the bias of a head begins, or of a ramp its slope."""
+    if BIAS == "ramp":
+        found = tl.load(bias).to(tl.float32) * (RAMP[7] * UNIT)
+    else:
+        found = bias
+    return found
+
+
+@triton.jit
+def kmem_ramp(rows, columns, RAMP: tl.constexpr):
+    """Lines of rows and columns (terms.Ramp), exact: places are whole numbers that fp32 holds."""
+    row = rows.to(tl.float32)
+    column = columns.to(tl.float32)
+    ramp = (row * RAMP[1] + RAMP[3])[:, None] + (column * RAMP[2])[None, :]
+    if RAMP[0] > -(1 << 30):
+        further = (row * RAMP[4] + RAMP[6])[:, None] + (column * RAMP[5])[None, :]
+        ramp = tl.where(columns[None, :] - rows[:, None] < RAMP[0], ramp, further)
+    return ramp
+
+
+@triton.jit
 def kmem_scale_scores(
     scores, scale, bias, rows, row, columns,
     KEYS: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
-    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, UNIT: tl.constexpr, WHOLE: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, RAMP: tl.constexpr, UNIT: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """scale * scores, with a bias; if not WHOLE, -inf beyond the last key and outside of the band:
     where the mask ADDS that, a score that is not finite stays so.
     """
     # rounded here: no compiler contracts an fma with the subtraction of the largest
     scores = tl.fma(scores, scale, 0.0)
-    if BIAS != "":
+    if BIAS == "ramp":
+        scores += kmem_ramp(rows, columns, RAMP) * bias
+    elif BIAS != "":
         scores = kmem_mask_scores(scores, bias, row, columns, BIAS, 0.0, BIAS_ROW, UNIT, KEYS)
     if not WHOLE:
         seen = (columns < KEYS)[None, :]

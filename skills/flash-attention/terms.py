@@ -1,10 +1,15 @@
 """What scores go through between the products: a factor, a bias, a mask, in this order.
 
+A bias is read, or is a ramp: a slope for each head times what is known of each place (pieces.py).
 The band of keys that queries see (bands.py) is taken between bias and mask.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
+
+from .bands import ENDLESS
+from .pieces import Line, Pieces
 
 Steps = tuple[int, ...]
 
@@ -57,6 +62,36 @@ class Mask:
 
 
 @dataclass(frozen=True, slots=True)
+class Ramp:
+    """A bias of a slope for each head times a line, or one below a difference and one from it on.
+
+    `steps`: of the slopes along outer and inner batch axis, 0 where one is for all. `lines`: as in
+    pieces.py by row, by column and plus; `cut`: the least key - query of the second. `scale`: what
+    the slopes are multiplied by.
+    """
+
+    steps: tuple[int, int]
+    lines: tuple[Line, ...]
+    cut: int = -ENDLESS
+    scale: float = 1.0
+
+    @property
+    def kind(self) -> str:
+        """As of a mask."""
+        return "ramp"
+
+    def argument(self, name: str) -> str:
+        """What a kernel is given, of what the launcher is given by this name."""
+        return name
+
+    @property
+    def constants(self) -> tuple[float, ...]:
+        """All in one: the cut, both lines, the first twice if there is one, and the scale."""
+        lines = map(float, self.lines[0] + self.lines[-1])
+        return (self.cut, *lines, self.scale)
+
+
+@dataclass(frozen=True, slots=True)
 class Factor:
     """What all scores of a head are multiplied by, or divided by if it `divides`.
 
@@ -67,16 +102,29 @@ class Factor:
     divides: bool
 
 
-def write_bias(bias: Mask | None) -> str:
+def read_lines(value: Pieces) -> tuple[tuple[Line, ...], int] | None:
+    """One or two finite lines, and where the second begins; None of other values."""
+    pieces = [value.lines[0]]
+    pieces += [each for last, each in pairwise(value.lines) if each[1] != last[1]]
+    lines = tuple(line for _, line in pieces)
+    if len(lines) > 2 or not all(isfinite(plus) for _, _, plus in lines):
+        return None
+    return lines, -ENDLESS if len(lines) == 1 else int(pieces[1][0])
+
+
+def write_bias(bias: Mask | Ramp | None) -> str:
     """The constants of a kernel that say what is added to scores."""
-    steps = (0, 0, 0) if bias is None else bias.steps
-    return f"BIAS={('' if bias is None else bias.kind)!r}, {_write_steps('BIAS', steps)}"
+    kind = "" if bias is None else bias.kind
+    steps = (0, 0, 0) if bias is None else (*bias.steps, 0)[:3]
+    ramp = bias.constants if isinstance(bias, Ramp) else (0,)
+    return f"BIAS={kind!r}, {_write_steps('BIAS', steps)}, RAMP={ramp!r}"
 
 
 def write_factor(factor: Factor | None) -> str:
     """The constants of a kernel that say what scores of a head are multiplied by."""
-    kind = "" if factor is None else ("over" if factor.divides else "times")
-    steps = (0, 0) if factor is None else factor.steps
+    kind, steps = "", (0, 0)
+    if factor is not None:
+        kind, steps = "over" if factor.divides else "times", factor.steps
     return f"FACTOR={kind!r}, {_write_steps('FACTOR', steps)}"
 
 

@@ -27,6 +27,7 @@ def kmem_attention_scores(
     SCALE: tl.constexpr, UNIT: tl.constexpr,
     FACTOR: tl.constexpr, FACTOR_OUTER: tl.constexpr, FACTOR_INNER: tl.constexpr,
     BIAS: tl.constexpr, BIAS_OUTER: tl.constexpr, BIAS_INNER: tl.constexpr, BIAS_ROW: tl.constexpr,
+    RAMP: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
     MASK_ROW: tl.constexpr, MASK_PERIOD: tl.constexpr,
     LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
@@ -69,10 +70,11 @@ def kmem_attention_scores(
     outer = (batch // INNER).to(tl.int64)
     inner = (batch % INNER).to(tl.int64)
     mask += outer % MASK_PERIOD * MASK_OUTER + inner * MASK_INNER
-    bias += outer * BIAS_OUTER + inner * BIAS_INNER
+    bias = kmem_head_bias(bias + outer * BIAS_OUTER + inner * BIAS_INNER, UNIT, BIAS, RAMP)
     scale = kmem_head_scale(factor + outer * FACTOR_OUTER + inner * FACTOR_INNER, SCALE, FACTOR)
     acc = kmem_scale_scores(
-        acc, scale, bias, rows, row, columns, KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, UNIT, whole
+        acc, scale, bias, rows, row, columns,
+        KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, RAMP, UNIT, whole,
     )
     if MASK != "":
         acc = kmem_mask_scores(acc, mask, row, columns, MASK, FILL, MASK_ROW, UNIT, KEYS)
