@@ -143,6 +143,41 @@ def test_a_ramp_and_a_causal_mask_are_both_known(masked, sizes, dtype):
     check_recipe(RECIPE, source, H200, settings=settings_of(site), tolerance=tolerance)
 
 
+@pytest.mark.parametrize("dtype", list(TOLERANCES))
+@pytest.mark.parametrize(
+    "bias",
+    [
+        "(-(i[:, None] - j).abs() * m).masked_fill(ONES, float('-inf'))",
+        "torch.where(~ONES, (j - i[:, None]) * m, float('-inf'))[None].mul(2.0)",
+        "-(i[:, None] - j).abs() * m + torch.full((L, S), float('-inf')).triu(1).to(q)",
+    ],
+)
+def test_a_mask_of_the_operator_may_be_a_ramp_and_a_band(bias, dtype):
+    source = problem(bias.replace("ONES", LATER), CALLED, (40, 40), dtype)
+    _, site = site_of(source)
+    assert site.detail.band.high == 0 and site.detail.bias.kind == "ramp"
+    tolerance = TOLERANCES[dtype]
+    check_recipe(RECIPE, source, H200, settings=settings_of(site), tolerance=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("bias", "call"),
+    [
+        (f"-((j - i[:, None]) * m).masked_fill({LATER}, float('-inf'))", CALLED),  # +inf
+        (f"((j - i[:, None]) * m).masked_fill({LATER}, -9.0)", CALLED),
+        (
+            "-(i[:, None] - j).abs() * q[0, :, :1, :1] "
+            "+ torch.full((L, S), float('-inf')).triu(1).to(q)",
+            CALLED,
+        ),
+        (f"((j - i[:, None]) * m).masked_fill({LATER}, float('-inf'))", WRITTEN),
+    ],
+)
+def test_a_ramp_with_another_mask_is_read_as_it_is(bias, call):
+    _, site = site_of(problem(bias, call, (40, 40)))
+    assert site.detail.bias is None and site.detail.mask.kind == "added"
+
+
 def test_a_ramp_stands_before_a_mask_that_is_read():
     call = f"torch.softmax(({SCORES} + b).masked_fill(v[:, :1, None, :, 0] > 1.0, -9.0), -1) @ v"
     source = problem(SPELLINGS["by distance"][0], call)

@@ -18,36 +18,12 @@ from kmem.problem.graph import Arg, Node, OpGraph, Ref
 
 from .bands import Band
 from .constants import made_for, read_band
+from .filling import ReadMask, ways_to_mask
 from .ramps import ReadRamp, read_ramp
 from .scaling import is_inner, read_scaled
 
-_FILLS = ("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-_ADDS = "aten.add.Tensor"
-_CHOOSES = ("aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.self")
 _VIEWS = ("aten.view.default", "aten.reshape.default")
 _MOST_STEPS = 3  # a bias, a band and a mask
-
-
-@dataclass(frozen=True, slots=True)
-class ReadMask:
-    """A mask that is read: its name, its kind as `Mask` has it, and what fills scores.
-
-    `period`: places of the outer axis after which it begins anew; 0 if it does not.
-    """
-
-    name: str
-    kind: str
-    fill: float = -math.inf
-    period: int = 0
-
-    @property
-    def is_added(self) -> bool:
-        return self.kind == "added"
-
-    @property
-    def hides(self) -> bool:
-        """Whether it puts -inf in the place of scores."""
-        return not self.is_added and self.fill == -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +154,7 @@ def _read_masking(
             continue
         if mask.fill <= floor:
             mask = replace(mask, fill=-math.inf)
-            hides = {"added": -math.inf, "shows": False, "hides": True}[mask.kind]
-            band = read_band(graph, mask.name, node.spec, hides)
+            band = read_band(graph, mask.name, node.spec, mask.hiding)
             if band is not None:
                 band = replace(band, spreads=True, is_added=mask.is_added)
                 constants = frozenset(made_for(graph, mask.name, [each.name for each in nodes]))
@@ -187,6 +162,7 @@ def _read_masking(
         ramp = None
         if mask.is_added and not mask.period:
             ramp = read_ramp(graph, mask.name, node.spec, nodes[0].name)
+            ramp = None if ramp is not None and ramp.band is not None else ramp
         return Masking(nodes, scores, mask, ramp=ramp)
     return None
 
@@ -200,7 +176,7 @@ def _is_scored(graph: OpGraph, scores: Ref, most: int) -> bool:
 
 def _ways(graph: OpGraph, node: Node) -> Iterator[tuple[tuple[Node, ...], Ref, ReadMask]]:
     """Nodes, scores and a mask: each way to see a node as masking."""
-    for scores, mask in _ways_to_mask(graph, node):
+    for scores, mask in ways_to_mask(graph, node):
         yield (node,), scores, mask
     yield from _ways_by_window(graph, node)
 
@@ -217,7 +193,7 @@ def _ways_by_window(graph: OpGraph, node: Node) -> Iterator[tuple[tuple[Node, ..
     inner_shape = inner.spec.shape
     if len(inner_shape) != 5 or inner_shape[2:] != shape[1:]:
         return
-    for scores, mask in _ways_to_mask(graph, inner):
+    for scores, mask in ways_to_mask(graph, inner):
         viewed = graph.node(scores.name)
         if viewed is None or viewed.target not in _VIEWS or not is_inner(graph, viewed):
             continue
@@ -225,31 +201,3 @@ def _ways_by_window(graph: OpGraph, node: Node) -> Iterator[tuple[tuple[Node, ..
         if len(sizes) < 5 or sizes[0] == 1:
             period = inner_shape[1] if sizes[-4:-3] == inner_shape[1:2] else 0
             yield (node, inner, viewed), viewed.args[0], replace(mask, period=period)
-
-
-def _ways_to_mask(graph: OpGraph, node: Node) -> Iterator[tuple[Ref, ReadMask]]:
-    """Scores and a mask: each way to see a node as masking by itself."""
-    ways: list[tuple[Arg, Arg, str, float | None]] = []
-    if node.kwargs:
-        return
-    if node.target == _ADDS:
-        left, right = node.args[:2]
-        ways = [(left, right, "added", -math.inf), (right, left, "added", -math.inf)]
-    elif node.target in _FILLS:
-        ways = [(node.args[0], node.args[1], "hides", _number(graph, node.args[2]))]
-    elif node.target in _CHOOSES:
-        condition = node.args[0]
-        shown, other = node.args[1:]
-        ways = [(shown, condition, "shows", _number(graph, other))]
-        ways += [(other, condition, "hides", _number(graph, shown))]
-    for scores, mask, kind, fill in ways:
-        if isinstance(scores, Ref) and isinstance(mask, Ref) and fill is not None:
-            yield scores, ReadMask(mask.name, kind, fill)
-
-
-def _number(graph: OpGraph, arg: Arg) -> float | None:
-    """A number below infinity, also where a constant holds it; None for another value."""
-    if isinstance(arg, Ref):
-        constant = graph.placeholder(arg.name)
-        arg = constant.value if constant is not None and constant.kind == "constant" else None
-    return float(arg) if isinstance(arg, int | float) and arg < math.inf else None

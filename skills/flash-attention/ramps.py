@@ -3,13 +3,14 @@
     -(i[:, None] - j[None]).abs() * slopes[:, None, None]
 
 Between the product with the slopes and where it is added there may be casts, numbers that it is
-multiplied by, and views that insert or drop axes of one place or stretch them. The bias is then
-never made: kernels know the places, and read a slope. What a cast rounds is not rounded.
+multiplied by, views that insert or drop axes of one place or stretch them, and one mask of
+constants that is a band. The bias is then never made: kernels know the places, and read a slope.
+What a cast rounds is not rounded.
 
 Source of the bias: Press, Smith, Lewis, "Train short, test long", arXiv 2108.12409.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.codegen.steady import kept_operands
@@ -17,7 +18,9 @@ from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.records import TensorSpec
 
-from .constants import is_cast, made_for, read_pieces
+from .bands import Band
+from .constants import is_cast, made_for, read_band, read_pieces
+from .filling import ways_to_mask
 from .pieces import Line, Pieces
 from .terms import read_lines
 
@@ -32,8 +35,8 @@ Axes = list[tuple[int, int]]  # sizes and steps of slopes, in front of rows and 
 class ReadRamp:
     """A bias by its slopes: their name, size and step along each batch axis, and its lines.
 
-    `cut` and `scale`: as of `terms.Ramp`. `constants`: nodes that make the bias and that nothing
-    else needs.
+    `cut` and `scale`: as of `terms.Ramp`. `band`: of what is seen, if a mask hides the rest.
+    `constants`: nodes that make the bias and that nothing else needs.
     """
 
     name: str
@@ -43,6 +46,7 @@ class ReadRamp:
     scale: float
     is_kept: bool
     constants: frozenset[str]
+    band: Band | None = None
 
 
 def read_ramp(graph: OpGraph, bias: str, scores: TensorSpec, reader: str) -> ReadRamp | None:
@@ -53,17 +57,27 @@ def read_ramp(graph: OpGraph, bias: str, scores: TensorSpec, reader: str) -> Rea
         reader: the node that adds it.
     """
     behind: list[Node] = []
+    band: Band | None = None
     node = graph.node(bias)
-    while node is not None and _is_passed(graph, node):
+    while node is not None:
+        if _is_passed(graph, node):
+            source = node.args[0]
+        else:
+            hidden = None if band is not None else _read_hiding(graph, node, scores)
+            if hidden is None or prod(map(_number, behind)) <= 0:  # of -inf behind as well
+                break
+            source, band = hidden
         behind.append(node)
-        node = graph.node(node.args[0].name)
+        node = graph.node(source.name)
     product = None if node is None else _read_product(graph, node)
     if node is None or product is None:
         return None
     slopes, lines = product
     axes: Axes | None = _slope_axes(graph, slopes, node)
     for each in reversed(behind):
-        axes = None if axes is None else _moved(axes, graph.spec(each.args[0].name), each)
+        is_view = each.target in _VIEWS
+        if axes is not None and is_view:
+            axes = _moved(axes, graph.spec(each.args[0].name), each)
     scale = prod(map(_number, behind))
     spec = graph.spec(bias)
     found = read_lines(lines)
@@ -73,7 +87,9 @@ def read_ramp(graph: OpGraph, bias: str, scores: TensorSpec, reader: str) -> Rea
     made = {each.name for each in (*behind, node)}
     constants = made_for(graph, bias, [reader], also=made, without=slopes)
     (operand,) = kept_operands(graph, (slopes,))
-    return ReadRamp(slopes, tuple(axes), *found, scale, operand.kept, frozenset(constants))
+    if band is not None and band.is_added and not operand.kept:
+        return None  # an infinite slope and -inf make NaN
+    return ReadRamp(slopes, tuple(axes), *found, scale, operand.kept, frozenset(constants), band)
 
 
 def _is_of_keys(spec: TensorSpec, scores: TensorSpec, lines: Pieces) -> bool:
@@ -92,6 +108,18 @@ def _is_passed(graph: OpGraph, node: Node) -> bool:
         return False
     is_number = node.target == _MULTIPLIES and isinstance(node.args[1], int | float)
     return is_number or node.target in (_NEGATES, *_VIEWS) or is_cast(node)
+
+
+def _read_hiding(graph: OpGraph, node: Node, scores: TensorSpec) -> tuple[Ref, Band] | None:
+    """What a node hides with -inf outside of a band, and the band."""
+    if not isinstance(node.output, TensorSpec) or node.spec.shape[-2:] != scores.shape[-2:]:
+        return None
+    for value, mask in ways_to_mask(graph, node):
+        if graph.spec(value.name) == node.spec and (mask.is_added or mask.hides):
+            band = read_band(graph, mask.name, node.spec, mask.hiding)
+            if band is not None:
+                return value, replace(band, is_added=mask.is_added)
+    return None
 
 
 def _number(node: Node) -> float:

@@ -14,8 +14,8 @@ from kmem.records import DTYPE_BYTES, TensorSpec
 from .attention import Attention
 from .bands import Band
 from .constants import made_for, read_band
+from .filling import ReadMask
 from .heads import Shared, read_merged, read_shared
-from .masking import ReadMask
 from .ramps import ReadRamp, read_ramp
 from .scaling import ReadFactor
 from .terms import Factor, Lying, Mask, Ramp
@@ -79,7 +79,9 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
         if found_band is None:
             read = ReadMask(mask.name, kind)
             ramp = read_ramp(graph, mask.name, scores, node.name) if kind == "added" else None
-            constants = {*ramp.constants} if ramp is not None else set()
+            if ramp is not None:
+                constants, band = {*ramp.constants}, ramp.band or Band()
+                band = replace(band, is_added=False)  # torch's operator skips what is hidden
         else:
             band, constants = found_band, made_for(graph, mask.name, [node.name])
     names = tuple(sorted({node.name, *constants}, key=graph.place))
