@@ -220,6 +220,13 @@ MASKED = {
         "hides",
         0,
     ),
+    "in place": (
+        f"s += self.b\n        s.masked_fill_({PADDING}, -9.0)",
+        "added",
+        "hides",
+        None,
+    ),
+    "band in place": (f"s = s.masked_fill_({LATER}, -torch.inf)", "", "", 0),
     "windows": (SWIN, "", "added", None),
     "bias and windows": (f"s = s + self.b\n        {SWIN}", "added", "added", None),
     "windows and bias": (f"{SWIN}\n        s = s + self.b", "added", "added", None),
@@ -276,6 +283,9 @@ def test_what_is_not_finite_reaches_what_it_does_behind_a_bias(operand, case, sp
         f"s.masked_fill({LATER}, -torch.inf).masked_fill({PADDING}, -9.0)",  # some are seen again
         f"s.masked_fill({PADDING}, -9.0).masked_fill({LATER}, -5.0)",
         "s * q[..., :1]",  # not the same for a head
+        "(k * 1)[..., :1].transpose(2, 3).expand(4, 3, 21, 45).clone().add_(s)",
+        "s.masked_fill_(s > 0.5, -9.0)",
+        "s.add_(self.b) + 0 * s",
         "s * self.scale[:1, 0] * self.scale",
         "s.view(2, 2, 3, 21, 45).add(self.m[:, None, None].expand(2, 2, 1, 21, 45))"
         ".view(4, 3, 21, 45)",  # by images, not windows

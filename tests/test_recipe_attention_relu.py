@@ -73,6 +73,7 @@ MASKED = {
     "filled with 0": (f"F.relu(s.masked_fill({CAUSAL}, 0.0))", 0, "", 1.0),
     "filled with less": (f"torch.relu(s.masked_fill({CAUSAL}, -1e9)) / 8", 0, "", 0.125),
     "filled with more": (f"F.relu(s.masked_fill({CAUSAL}, 0.5))", None, "hides", 1.0),
+    "in place": (f"F.relu(s.masked_fill_({CAUSAL}, 0.0), inplace=True)", 0, "", 1.0),
     "nothing": ("F.relu(s).mul(2.0)", None, "", 2.0),
     "buffer": ("F.relu(s.masked_fill(self.m[:L, :S] == 0, float('-inf')))", None, "hides", 1.0),
     "added": ("F.relu(s + torch.full((L, S), -torch.inf).triu(1).to(q))", None, "added", 1.0),

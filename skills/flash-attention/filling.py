@@ -1,4 +1,7 @@
-"""One step that masks scores: what is filled, chosen or added, and how a kernel does the same."""
+"""One step that masks scores: what is filled, chosen or added, and how a kernel does the same.
+
+It may be in place: scores that nothing else reads are made by a product, and by what is behind it.
+"""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +10,8 @@ from dataclasses import dataclass
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
 
 _FILLS = ("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-_ADDS = "aten.add.Tensor"
+_FILLS += ("aten.masked_fill_.Scalar", "aten.masked_fill_.Tensor")
+_ADDS = ("aten.add.Tensor", "aten.add_.Tensor")
 _CHOOSES = ("aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.self")
 
 
@@ -43,9 +47,10 @@ def ways_to_mask(graph: OpGraph, node: Node) -> Iterator[tuple[Ref, ReadMask]]:
     ways: list[tuple[Arg, Arg, str, float | None]] = []
     if node.kwargs:
         return
-    if node.target == _ADDS:
+    if node.target in _ADDS:
         left, right = node.args[:2]
         ways = [(left, right, "added", -math.inf), (right, left, "added", -math.inf)]
+        ways = ways[: 1 if node.is_in_place else 2]  # it is the scores that are written over
     elif node.target in _FILLS:
         ways = [(node.args[0], node.args[1], "hides", _number(graph, node.args[2]))]
     elif node.target in _CHOOSES:

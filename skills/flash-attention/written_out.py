@@ -17,7 +17,8 @@ from .constants import checks_of
 from .masking import Terms, arrange_terms, read_maskings
 from .scaling import FLOAT32, PRODUCTS, ReadFactor, is_inner, read_number, read_scaled, widens
 
-_SOFTMAX, _RELU = "aten.softmax.int", "aten.relu.default"
+_SOFTMAX = "aten.softmax.int"
+_RELUS = ("aten.relu.default", "aten.relu_.default")
 _CAST, _CAST_AS = "aten.to.dtype", "aten.type_as.default"
 _TURNS = ("aten.transpose.int", "aten.permute.default", "aten.swapaxes.default")
 
@@ -54,7 +55,7 @@ def read_written_out(graph: OpGraph, last: Node) -> WrittenOut | None:
     if weighing is None or not is_inner(graph, weighing):
         return None
     is_softmax = gain == 1.0 and _is_softmax(weighing)
-    if not is_softmax and weighing.target != _RELU:
+    if not is_softmax and weighing.target not in _RELUS:
         return None
     rank = len(weighing.spec.shape)
     nodes.append(weighing)
