@@ -48,6 +48,12 @@ KEPT = {
         "self.register_buffer('m', torch.rand(5, 5) > 0.5)",
         "torch.softmax((x @ x.transpose(0, 1)).masked_fill(self.m, -9.0), 1) @ x",
     ),
+    "bias looked up": (
+        "flash-attention",
+        "self.b = torch.nn.Embedding(7, 3);"
+        " self.register_buffer('at', torch.arange(75).view(3, 5, 5) % 7)",
+        "torch.softmax(x @ x.transpose(0, 1) + self.b(self.at[0]).permute(2, 0, 1)[0], 1) @ x",
+    ),
     "scaled before": (
         "split-fp16-matmul",
         "self.w = torch.nn.Parameter(torch.randn(9, 20))",
@@ -89,6 +95,12 @@ class Pair:
             return torch.allclose(new(*self.inputs), self.model(*self.inputs), atol=1e-4, rtol=1e-3)
 
 
+def _changed(held: torch.Tensor) -> torch.Tensor:
+    if held.dtype is torch.int64:  # indices stay some
+        return held.flip(-1)
+    return ~held if held.dtype is torch.bool else held * -1.5
+
+
 @pytest.mark.parametrize("case", KEPT)
 def test_what_is_made_of_a_weight_is_made_once_and_anew_when_it_changes(case: str) -> None:
     skill, init, forward = KEPT[case]
@@ -97,7 +109,7 @@ def test_what_is_made_of_a_weight_is_made_once_and_anew_when_it_changes(case: st
     assert pair.staged == 1
     with torch.no_grad():
         for held in (*pair.new.parameters(), *pair.new.buffers()):
-            held.copy_(~held if held.dtype is torch.bool else held * -1.5)
+            held.copy_(_changed(held))
     assert pair.agrees()
     assert pair.staged == 2
 
@@ -295,6 +307,8 @@ def test_what_parameters_alone_decide(forward: str, made: set[str]) -> None:
         ("self.b(x) + self.b.running_mean * 2", {"mul"}, set()),  # training moves it
         ("self.b(x) + self.b.running_mean[:1] * 2", {"mul"}, set()),
         ("x.masked_fill(self.b.running_var.bool(), 0.0)", {"to"}, {"to"}),
+        ("x + self.b.weight[self.b.running_var.long()]", {"to", "index"}, {"to", "index"}),
+        ("x + self.b.weight[x[0].long()]", set(), set()),
     ],
 )
 def test_what_buffers_alone_decide(forward, made, made_in_training, training) -> None:

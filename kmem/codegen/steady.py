@@ -4,7 +4,7 @@ Parameters, buffers that the forward leaves alone, and what is computed from the
 folded, transposed. A module makes these once, and anew when a parameter changes.
 
 Covered: launches of sites, and library calls of known pointwise operators, reductions,
-concatenations, copies in another dtype, and views.
+concatenations, rows picked by index, copies in another dtype, and views.
 Not covered: what the forward changes in place or returns, or a view of it; constants.
 """
 
@@ -145,4 +145,6 @@ def _is_computed(graph: OpGraph, node: Node) -> bool:
     is_known = isinstance(lowering, Pointwise | Reduction) or lowering is Layout.CONCATENATE
     # to types that no kernel writes, too; what is of the type already stays itself
     is_known |= operator.lowering is Layout.CAST
+    # a bias looked up for each pair of places, by a buffer
+    is_known |= operator.name == "embedding"
     return node.output is not None and is_known

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 from math import e as euler
-from math import inf, isfinite, log2
+from math import inf, log2
 
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import DTYPE_BYTES, TensorSpec
 
 from .bands import Band
+from .terms import Factor, Mask, Ramp, write_bias, write_factor
 
 #: Keys and values of these many bytes stay in the L2 cache while blocks of queries of their heads
 #: run side by side: half of it on an H100.
@@ -18,40 +19,15 @@ MANY_QUERIES = 2 * 132 * 128
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
-    """A mask that is read: its steps along outer and inner batch axis and queries, in elements, 0
-    where it is the same for all; along keys it is dense.
-
-    Scores become `fill` where one that "hides" is true, and one that "shows" is false. One that is
-    "added" is added to them, and one that "admits" adds -inf where it is false, as torch's operator
-    does: a score that is infinite becomes NaN.
-    """
-
-    steps: tuple[int, int, int]
-    kind: str
-    fill: float
-    bytes: int
-    is_kept: bool = False  # parameters alone decide it
-
-    @property
-    def text(self) -> str:
-        """The constants of a kernel that say what it does, and where it lies."""
-        fill = f"{self.fill * log2(euler)!r}" if isfinite(self.fill) else "float('-inf')"
-        names = ("OUTER", "INNER", "ROW")
-        steps = ", ".join(
-            f"MASK_{name}={each}" for name, each in zip(names, self.steps, strict=True)
-        )
-        return f"MASK={self.kind!r}, FILL={fill}, {steps}"
-
-
-@dataclass(frozen=True, slots=True)
 class Attention:
-    """softmax(scale * q k^T) v for every head.
+    """softmax(scale * factor * q k^T + bias) v for every head, or with relu for softmax.
 
     `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements. So many
     heads of q as `shared` says, one behind the other, read the same head of k and v. A row whose
     scores are all -inf is zero if `empty_is_zero`, as in torch's operator, else NaN. `band`: the
     keys that queries see by their places, all of them without one. `mask`: what is read of that.
+    `bias`: a ramp, or of the kind that is added. `activation`: "softmax" or "relu", and what
+    relu's result is multiplied by as `gain`.
     """
 
     outer: int
@@ -68,6 +44,10 @@ class Attention:
     empty_is_zero: bool = True
     band: Band = Band()
     mask: Mask | None = None
+    bias: Mask | Ramp | None = None
+    factor: Factor | None = None
+    activation: str = "softmax"
+    gain: float = 1.0
 
     @property
     def heads(self) -> int:
@@ -147,19 +127,54 @@ class Attention:
         return rows * DTYPE_BYTES[self.dtype]
 
     @property
+    def read_terms(self) -> dict[str, Mask]:
+        """What is read of scores' size, by the names that the launcher is given."""
+        named = {"mask": self.mask, "bias": self.bias}
+        return {name: term for name, term in named.items() if isinstance(term, Mask)}
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names that the launcher gives what it is given."""
+        terms = {"mask": self.mask, "bias": self.bias, "factor": self.factor}
+        return "q", "k", "v", *(name for name, term in terms.items() if term is not None)
+
+    @property
+    def laid_terms(self) -> dict[str, Mask]:
+        """Those whose keys a launch beforehand makes dense (laying.py)."""
+        return {name: term for name, term in self.read_terms.items() if term.lying is not None}
+
+    @property
     def mask_argument(self) -> str:
         """What a kernel is given as its mask; without one it reads none."""
-        return "out" if self.mask is None else "mask"
+        return "out" if self.mask is None else self.mask.argument("mask")
 
     @property
-    def mask_text(self) -> str:
-        """The constants of a kernel that say what its mask is."""
-        return (self.mask or Mask((0, 0, 0), "", 0.0, 0)).text
+    def term_arguments(self) -> str:
+        """What a kernel is given as factor, bias and mask."""
+        factor = "out" if self.factor is None else "factor"
+        bias = "out" if self.bias is None else self.bias.argument("bias")
+        return f"{factor}, {bias}, {self.mask_argument}"
 
     @property
-    def log2_scale(self) -> float:
-        """The scale with which exp2 gives what exp gives."""
-        return self.scale * log2(euler)
+    def term_texts(self) -> tuple[str, ...]:
+        """The constants of a kernel that say what scores go through."""
+        mask = self.mask or Mask((0, 0, 0), "", 0.0, 0)
+        return (
+            f"SCALE={self.scale * self.unit!r}, UNIT={self.unit!r}",
+            write_factor(self.factor),
+            write_bias(self.bias),
+            mask.text(self.unit, self.outer),
+            self.band.text,
+        )
+
+    @property
+    def is_softmax(self) -> bool:
+        return self.activation == "softmax"
+
+    @property
+    def unit(self) -> float:
+        """What 1 is among scores: so that exp2 gives what exp gives, or relu what it is times."""
+        return log2(euler) if self.is_softmax else self.gain
 
 
 @dataclass(frozen=True, slots=True)

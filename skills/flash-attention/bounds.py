@@ -63,7 +63,7 @@ def write_bounding(detail: Attention, knobs: AttentionSettings) -> list[str]:
         write_launch(
             "kmem_attention_bounds",
             blocks,
-            f"mask, bounds, QUERIES={detail.queries}, KEYS={detail.keys}",
+            f"{detail.mask_argument}, bounds, QUERIES={detail.queries}, KEYS={detail.keys}",
             f"MASK={detail.mask.kind!r}, MASK_ROW={detail.mask.steps[2]}, SKIPS={detail.skips}",
             f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, num_warps=4",
         ),

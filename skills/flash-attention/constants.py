@@ -50,10 +50,8 @@ def read_band(graph: OpGraph, mask: str, scores: TensorSpec, hides: float) -> Ba
         scores: (..., queries, keys), to which the mask is broadcast.
         hides: what the mask holds where it hides; elsewhere it holds another truth value, or 0.
     """
-    whole = graph.whole
-    try:
-        value = _Reader(whole).read(mask).widened(whole.spec(mask).shape, scores.shape)
-    except Unknown:
+    value = read_pieces(graph, mask, scores.shape)
+    if value is None:
         return None
     shows = 0 if math.isinf(hides) else not hides
     held = {line for _, line in value.lines}
@@ -63,11 +61,39 @@ def read_band(graph: OpGraph, mask: str, scores: TensorSpec, hides: float) -> Ba
     return join_intervals(seen, *scores.shape[-2:])
 
 
-def made_for(graph: OpGraph, mask: str, readers: Iterable[str]) -> set[str]:
-    """The nodes that make a constant and that nothing but `readers` needs, with their checks."""
+def read_pieces(graph: OpGraph, name: str, shape: Sequence[int]) -> Pieces | None:
+    """A constant at every row and column, broadcast to a shape; None if it is none."""
+    whole = graph.whole
+    try:
+        return _Reader(whole).read(name).widened(whole.spec(name).shape, shape)
+    except Unknown:
+        return None
+
+
+def is_cast(node: Node) -> bool:
+    """Whether a node makes of a value the same in another dtype, or a copy of it."""
+    return _VIEWS.get(node.target) is _identity
+
+
+def made_for(
+    graph: OpGraph,
+    mask: str,
+    readers: Iterable[str],
+    also: Iterable[str] = (),
+    without: str | None = None,
+) -> set[str]:
+    """The nodes that make a constant and that nothing but `readers` needs, with their checks.
+
+    Args:
+        also: further nodes that may be among them.
+        without: a value that is read as it is.
+    """
+    further = {*also}
     taken, needed = {*readers}, {mask}
     for node in reversed(graph.nodes):
-        if node.name not in needed or node.name in graph.outputs or not _is_known(node):
+        if node.name not in needed or node.name in graph.outputs or node.name == without:
+            continue
+        if not _is_known(node) and node.name not in further:
             continue
         checks = checks_of(graph, node.name)
         if {user.name for user in graph.users(node.name)} <= taken | checks:

@@ -2,7 +2,8 @@
 
 A block of queries keeps its output in registers while keys and values stream by (online softmax).
 bf16 and fp16 are multiplied as they are, fp32 as parts (split_rows.py). A row whose scores are all
--inf gives zeros, as torch's operator does, or NaN, as its softmax does (EMPTY_IS_ZERO).
+-inf gives zeros, as torch's operator does, or NaN, as its softmax does (EMPTY_IS_ZERO). With relu
+in place of softmax nothing is kept of rows but their output.
 
 Of a band of keys (bands.py) blocks that no row sees are skipped, and those that every row sees are
 taken without masks, as are whole blocks before a remainder of keys.
@@ -37,10 +38,12 @@ def kmem_load_rows(
 @triton.jit
 def kmem_attend(
     acc, total, top, queries, low_queries, q_exponent,
-    k, v, k_low, v_low, k_exponents, v_exponents, mask, rows, row, first, last,
-    KEYS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr,
+    k, v, k_low, v_low, k_exponents, v_exponents, scale, bias, mask, rows, row, first, last,
+    KEYS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
     K_ROW: tl.constexpr, V_ROW: tl.constexpr,
     LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, RAMP: tl.constexpr, UNIT: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_ROW: tl.constexpr,
     SPLIT: tl.constexpr, WIDEN: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
@@ -76,52 +79,69 @@ def kmem_attend(
             )
         else:
             scores = tl.dot(queries, tl.trans(keys))
-        scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, LOW, HIGH, ADDS, WHOLE)
+        scores = kmem_scale_scores(
+            scores, scale, bias, rows, row, columns,
+            KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, RAMP, UNIT, WHOLE,
+        )
         if MASK != "":
-            scores = kmem_mask_scores(scores, mask, row, columns, MASK, FILL, MASK_ROW, KEYS)
-        higher = tl.maximum(top, tl.max(scores, axis=1))
-        shift = tl.where(higher == float("-inf"), 0.0, higher)
-        p = tl.exp2(scores - shift[:, None])
-        fix = tl.exp2(top - shift)
-        total = total * fix + tl.sum(p, axis=1)
+            scores = kmem_mask_scores(scores, mask, row, columns, MASK, FILL, MASK_ROW, UNIT, KEYS)
+        if ACTIVATION == "softmax":
+            higher = tl.maximum(top, tl.max(scores, axis=1))
+            shift = tl.where(higher == float("-inf"), 0.0, higher)
+            p = tl.exp2(scores - shift[:, None])
+            fix = tl.exp2(top - shift)
+            total = total * fix + tl.sum(p, axis=1)
+            acc = acc * fix[:, None]
+            top = higher
+        else:
+            p = kmem_rectify(scores)
         if SPLIT:
-            least, factor = kmem_value_factors(v_exponents, columns, KEYS)
-            p_high, p_low = kmem_split_tile(p * factor[None, :])
+            if ACTIVATION == "softmax":
+                least, factor = kmem_value_factors(v_exponents, columns, KEYS, 14)
+                p_high, p_low = kmem_split_tile(p * factor[None, :])
+                scale_low = kmem_power_of_two((-least) >> 1)
+                scale_high = kmem_power_of_two(-least - ((-least) >> 1) - 14)
+            else:
+                least, factor = kmem_value_factors(v_exponents, columns, KEYS, 0)
+                p_high, p_low, p_exponent = kmem_split_scaled(p * factor[None, :])
+                shift = -least - p_exponent
+                scale_low = kmem_power_of_two(shift >> 1)[:, None]
+                scale_high = kmem_power_of_two(shift - (shift >> 1))[:, None]
             part = tl.dot(p_low, values)
             part = tl.dot(p_high, low_values, part)
             part = tl.dot(p_high, values, part)
-            acc = (
-                acc * fix[:, None]
-                + part
-                * kmem_power_of_two((-least) >> 1)
-                * kmem_power_of_two(-least - ((-least) >> 1) - 14)
-            )
+            acc += part * scale_low * scale_high
         elif WIDEN:
-            acc = acc * fix[:, None] + tl.dot(
+            acc += tl.dot(
                 p.to(values.dtype).to(tl.float32), values.to(tl.float32), input_precision="ieee"
             )
         else:
-            acc = tl.dot(p.to(values.dtype), values, acc * fix[:, None])
-        top = higher
+            acc = tl.dot(p.to(values.dtype), values, acc)
     return acc, total, top
 
 
 @triton.jit
 def kmem_attention(
-    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, flags, mask, bounds, out,
+    q, k, v, q_low, k_low, v_low, q_exponents, k_exponents, v_exponents, flags,
+    factor, bias, mask, bounds, out,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr, SCALE: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr,
     Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
+    SCALE: tl.constexpr, UNIT: tl.constexpr, ACTIVATION: tl.constexpr,
+    FACTOR: tl.constexpr, FACTOR_OUTER: tl.constexpr, FACTOR_INNER: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_OUTER: tl.constexpr, BIAS_INNER: tl.constexpr, BIAS_ROW: tl.constexpr,
+    RAMP: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
-    MASK_ROW: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    MASK_ROW: tl.constexpr, MASK_PERIOD: tl.constexpr,
+    LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
     EMPTY_IS_ZERO: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
     FLAGGED: tl.constexpr, FLAGS: tl.constexpr, BOUNDED: tl.constexpr, SIDE_BY_SIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):
-    """One block of queries of one head. SCALE holds log2(e); with SPLIT, q, k and v are the high
+    """One block of queries of one head. SCALE holds UNIT; with SPLIT, q, k and v are the high
     parts. SHARED heads of q read one of k and v. If FLAGGED, flags says in FLAGS places of each
     head of k and v whether hidden values matter, for they are not finite. If BOUNDED, bounds says
     which keys the mask leaves alone (kmem_attention_bounds).
@@ -148,7 +168,9 @@ def kmem_attention(
     queries = tl.load(q + at_q, mask=within, other=0.0)
     base_k = outer * K_OUTER + inner // SHARED * K_INNER
     base_v = outer * V_OUTER + inner // SHARED * V_INNER
-    mask += outer * MASK_OUTER + inner * MASK_INNER
+    mask += outer % MASK_PERIOD * MASK_OUTER + inner * MASK_INNER
+    bias = kmem_head_bias(bias + outer * BIAS_OUTER + inner * BIAS_INNER, UNIT, BIAS, RAMP)
+    scale = kmem_head_scale(factor + outer * FACTOR_OUTER + inner * FACTOR_INNER, SCALE, FACTOR)
     low_queries = queries
     q_exponent = row
     if SPLIT:
@@ -178,15 +200,16 @@ def kmem_attention(
             acc, total, top = kmem_attend(
                 acc, total, top, queries, low_queries, q_exponent,
                 k + base_k, v + base_v, k_low + base_k, v_low + base_v,
-                k_exponents + pair * KEYS, v_exponents + pair * KEYS, mask, rows, row,
+                k_exponents + pair * KEYS, v_exponents + pair * KEYS, scale, bias, mask, rows, row,
                 from_key, to_key,
-                KEYS, DEPTH, WIDTH, SCALE, K_ROW, V_ROW, LOW, HIGH, ADDS,
-                "" if BOUNDED and piece == 1 else MASK, FILL, MASK_ROW,
+                KEYS, DEPTH, WIDTH, K_ROW, V_ROW, LOW, HIGH, ADDS, BIAS, BIAS_ROW,
+                RAMP, UNIT, ACTIVATION, "" if BOUNDED and piece == 1 else MASK, FILL, MASK_ROW,
                 SPLIT, WIDEN, piece == 1, BLOCK_N, BLOCK_D, BLOCK_E,
             )
-    if EMPTY_IS_ZERO:
-        total = tl.where(total == 0.0, 1.0, total)
-    acc = acc / total[:, None]
+    if ACTIVATION == "softmax":
+        if EMPTY_IS_ZERO:
+            total = tl.where(total == 0.0, 1.0, total)
+        acc = acc / total[:, None]
     at_out = (
         outer * OUT_OUTER
         + inner * OUT_INNER
@@ -220,15 +243,14 @@ def write_fused(detail: Attention, knobs: AttentionSettings) -> list[str]:
         "kmem_attention",
         detail.heads * ceil_div(detail.queries, knobs.block_m),
         _PARTS if detail.is_split else _WHOLE,
-        f"{'flags' if detail.flags_values else 'out'}, {detail.mask_argument}, "
+        f"{'flags' if detail.flags_values else 'out'}, {detail.term_arguments}, "
         f"{'bounds' if detail.is_bounded else 'out'}, out",
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
-        f"WIDTH={detail.width}, INNER={detail.inner}, SHARED={detail.shared}, "
-        f"SCALE={detail.log2_scale!r}",
+        f"WIDTH={detail.width}, INNER={detail.inner}, SHARED={detail.shared}",
         *strides,
-        detail.mask_text,
-        detail.band.text,
-        f"EMPTY_IS_ZERO={detail.empty_is_zero}, SPLIT={detail.is_split}, "
+        *detail.term_texts,
+        f"ACTIVATION={detail.activation!r}, EMPTY_IS_ZERO={detail.empty_is_zero}, "
+        f"SPLIT={detail.is_split}, "
         f"WIDEN={'False' if detail.is_split else 'q.is_cpu'}",
         f"FLAGGED={detail.flags_values}, FLAGS={flag_programs(detail)}, "
         f"BOUNDED={detail.is_bounded}, "

@@ -23,22 +23,27 @@ MEND = (
     '''
 @triton.jit
 def kmem_attention_mend(
-    q, k, v, losses, mask, out,
+    q, k, v, losses, factor, bias, mask, out,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, DEPTH: tl.constexpr,
-    WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr, SCALE: tl.constexpr,
+    WIDTH: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr,
     LOSSES: tl.constexpr,
     Q_OUTER: tl.constexpr, Q_INNER: tl.constexpr, Q_ROW: tl.constexpr,
     K_OUTER: tl.constexpr, K_INNER: tl.constexpr, K_ROW: tl.constexpr,
     V_OUTER: tl.constexpr, V_INNER: tl.constexpr, V_ROW: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_ROW: tl.constexpr,
+    SCALE: tl.constexpr, UNIT: tl.constexpr, ACTIVATION: tl.constexpr,
+    FACTOR: tl.constexpr, FACTOR_OUTER: tl.constexpr, FACTOR_INNER: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_OUTER: tl.constexpr, BIAS_INNER: tl.constexpr, BIAS_ROW: tl.constexpr,
+    RAMP: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
-    MASK_ROW: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    MASK_ROW: tl.constexpr, MASK_PERIOD: tl.constexpr,
+    LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
     SPREADS: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
     """One block of queries of one head, if any of LOSSES programs lost something of what it reads.
-    SCALE holds log2(e).
+    SCALE holds UNIT.
     """
     blocks: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
     pid = tl.program_id(0)
@@ -55,7 +60,9 @@ def kmem_attention_mend(
     q += outer * Q_OUTER + inner * Q_INNER
     k += outer * K_OUTER + inner // SHARED * K_INNER
     v += outer * V_OUTER + inner // SHARED * V_INNER
-    mask += outer * MASK_OUTER + inner * MASK_INNER
+    mask += outer % MASK_PERIOD * MASK_OUTER + inner * MASK_INNER
+    bias = kmem_head_bias(bias + outer * BIAS_OUTER + inner * BIAS_INNER, UNIT, BIAS, RAMP)
+    scale = kmem_head_scale(factor + outer * FACTOR_OUTER + inner * FACTOR_INNER, SCALE, FACTOR)
     out += outer * OUT_OUTER + inner * OUT_INNER
     steps = tl.arange(0, BLOCK_D)
     at_q = row.to(tl.int64)[:, None] * Q_ROW + steps[None, :]
@@ -78,24 +85,34 @@ def kmem_attention_mend(
                 queries = tl.load(q + at_q + depth, mask=within, other=0.0)
                 keys = tl.load(k + at_k + depth, mask=live & within, other=0.0)
                 scores += tl.dot(queries, tl.trans(keys), input_precision="ieee")
-            scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, LOW, HIGH, ADDS, False)
+            scores = kmem_scale_scores(
+                scores, scale, bias, rows, row, columns,
+                KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, RAMP, UNIT, False,
+            )
             if MASK != "":
-                scores = kmem_mask_scores(scores, mask, row, columns, MASK, FILL, MASK_ROW, KEYS)
-            higher = tl.maximum(top, tl.max(scores, axis=1))
-            shift = tl.where(higher == float("-inf"), 0.0, higher)
-            p = tl.exp2(scores - shift[:, None])
-            fix = tl.exp2(top - shift)
-            total = total * fix + tl.sum(p, axis=1)
+                scores = kmem_mask_scores(
+                    scores, mask, row, columns, MASK, FILL, MASK_ROW, UNIT, KEYS
+                )
+            if ACTIVATION == "softmax":
+                higher = tl.maximum(top, tl.max(scores, axis=1))
+                shift = tl.where(higher == float("-inf"), 0.0, higher)
+                p = tl.exp2(scores - shift[:, None])
+                fix = tl.exp2(top - shift)
+                total = total * fix + tl.sum(p, axis=1)
+                top = higher
+            else:
+                p = kmem_rectify(scores)
             values = tl.load(
                 v + columns.to(tl.int64)[:, None] * V_ROW + width[None, :],
                 mask=live & (width < WIDTH)[None, :],
                 other=0.0,
             )
-            acc = acc * fix[:, None] + tl.dot(p, values, input_precision="ieee")
-            top = higher
-        if EMPTY_IS_ZERO:
-            total = tl.where(total == 0.0, 1.0, total)
-        acc = acc / total[:, None]
+            part = tl.dot(p, values, input_precision="ieee")
+            acc = acc * fix[:, None] + part if ACTIVATION == "softmax" else acc + part
+        if ACTIVATION == "softmax":
+            if EMPTY_IS_ZERO:
+                total = tl.where(total == 0.0, 1.0, total)
+            acc = acc / total[:, None]
         tl.store(
             out + rows.to(tl.int64)[:, None] * OUT_ROW + width[None, :],
             acc,
@@ -115,14 +132,14 @@ def write_mending(detail: Attention) -> str:
     return write_launch(
         "kmem_attention_mend",
         detail.heads * ceil_div(detail.queries, BLOCK_M),
-        f"q, k, v, losses, {detail.mask_argument}, out",
+        f"q, k, v, losses, {detail.term_arguments}, out",
         f"QUERIES={detail.queries}, KEYS={detail.keys}, DEPTH={detail.depth}, "
         f"WIDTH={detail.width}, INNER={detail.inner}, SHARED={detail.shared}, "
-        f"SCALE={detail.log2_scale!r}, LOSSES={programs}",
+        f"LOSSES={programs}",
         *strides,
-        detail.mask_text,
-        detail.band.text,
-        f"SPREADS={detail.band.spreads}, EMPTY_IS_ZERO={detail.empty_is_zero}",
+        *detail.term_texts,
+        f"ACTIVATION={detail.activation!r}, SPREADS={detail.band.spreads}, "
+        f"EMPTY_IS_ZERO={detail.empty_is_zero}",
         f"BLOCK_M={BLOCK_M}, BLOCK_N={BLOCK_N}, BLOCK_D={BLOCK_D}, "
         f"BLOCK_E={min(MOST_E, max(16, next_power_of_two(detail.width)))}, "
         f"BLOCK_S={next_power_of_two(programs)}, num_warps=4",

@@ -22,6 +22,7 @@ from .attention import Attention, AttentionSettings
 from .bounds import BOUNDS, write_bounding
 from .flagging import FLAG, write_flagging
 from .fused import FUSED, write_fused
+from .laying import LAY, write_laying
 from .mending import MEND, write_mending
 from .sites import MAX_FUSED_WIDTH, read_attention
 from .split_rows import SPLIT_ROWS, TILE_HELPERS, write_splitting
@@ -87,7 +88,9 @@ class FlashAttention(Recipe):
         is_narrow = max(detail.depth, detail.width) <= MAX_FUSED_WIDTH
         most_m = max(16, next_power_of_two(detail.queries))
         most_n = max(16, next_power_of_two(detail.keys))
-        forms = (("fused",) if is_narrow else ()) + (("two_stages",) if detail.is_split else ())
+        forms = (("fused",) if is_narrow else ()) + (
+            ("two_stages",) if detail.is_split and detail.is_softmax else ()
+        )
         knobs = {
             "form": forms,
             "block_m": tuple(rows for rows in _TILE_SIDES if rows <= most_m),
@@ -104,7 +107,7 @@ class FlashAttention(Recipe):
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
         before_ms = 2 * detail.operand_bytes / bandwidth * 1e3 if detail.is_split else 0.0
         moved = detail.operand_bytes + site.outputs[0].spec.bytes
-        moved += detail.mask.bytes if detail.mask is not None else 0
+        moved += sum(term.bytes for term in detail.read_terms.values())
         memory_ms = moved / bandwidth * 1e3
         if not knobs.is_fused:
             scores = 4 * 2 * _computed_pairs(detail, knobs)
@@ -113,8 +116,12 @@ class FlashAttention(Recipe):
         exposed_ms = EXPOSED * min(product_ms, memory_ms)
         launches = (1 if knobs.is_fused else 3) + (4 if detail.is_split else 0)
         if detail.flags_values:
-            before_ms = detail.flagged_bytes / bandwidth * 1e3
+            before_ms += detail.flagged_bytes / bandwidth * 1e3
             launches += 1
+        for term in detail.laid_terms.values():
+            if not term.is_kept:
+                before_ms += 2 * term.bytes / bandwidth * 1e3
+                launches += 1
         return before_ms + max(product_ms, memory_ms) + exposed_ms + launches * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
@@ -129,6 +136,7 @@ class FlashAttention(Recipe):
         )
         statements = [
             out,
+            *(line for each in detail.laid_terms.items() for line in write_laying(*each)),
             *(write_splitting(detail) if detail.is_split else ()),
             *(write_flagging(detail) if detail.flags_values else ()),
             *(write_bounding(detail, knobs) if is_bounded else ()),
@@ -140,13 +148,13 @@ class FlashAttention(Recipe):
             SCALES,
             *((SPLIT_ROWS,) if detail.is_split else ()),
             *((FLAG,) if detail.flags_values else ()),
+            *((LAY,) if detail.laid_terms else ()),
             *((BOUNDS,) if is_bounded else ()),
             TILE_HELPERS,
             *((FUSED,) if knobs.is_fused else (SCORES, WEIGHTS, OUTPUT)),
             *((MEND,) if detail.is_split else ()),
         )
-        names = ["q", "k", "v", *(("mask",) if detail.mask is not None else ())]
-        return Emission(kernels, write_launch_function(names, statements))
+        return Emission(kernels, write_launch_function(detail.reads, statements))
 
 
 def _knobs(settings: Settings) -> AttentionSettings:

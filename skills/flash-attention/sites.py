@@ -8,13 +8,18 @@ from math import prod
 from kmem.codegen.steady import kept_operands
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
-from kmem.records import TensorSpec
+from kmem.problem.sizes import dense_strides
+from kmem.records import DTYPE_BYTES, TensorSpec
 
-from .attention import Attention, Mask
+from .attention import Attention
 from .bands import Band
 from .constants import made_for, read_band
+from .filling import ReadMask
 from .heads import Shared, read_merged, read_shared
-from .written_out import ReadMask, read_written_out
+from .ramps import ReadRamp, read_ramp
+from .scaling import ReadFactor
+from .terms import Factor, Lying, Mask, Ramp
+from .written_out import read_written_out
 
 _TARGET = "aten.scaled_dot_product_attention.default"
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
@@ -63,7 +68,7 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
     mask = given.get("attn_mask")
     band = Band(high=0) if given.get("is_causal", False) else Band()
     constants: set[str] = set()
-    read = None
+    read, ramp = None, None
     if mask is not None:
         if not isinstance(mask, Ref):
             return None
@@ -73,6 +78,10 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
         found_band = read_band(graph, mask.name, scores, hides)
         if found_band is None:
             read = ReadMask(mask.name, kind)
+            ramp = read_ramp(graph, mask.name, scores, node.name) if kind == "added" else None
+            if ramp is not None:
+                constants, band = {*ramp.constants}, ramp.band or Band()
+                band = replace(band, is_added=False)  # torch's operator skips what is hidden
         else:
             band, constants = found_band, made_for(graph, mask.name, [node.name])
     names = tuple(sorted({node.name, *constants}, key=graph.place))
@@ -80,7 +89,8 @@ def _read_operator(graph: OpGraph, node: Node) -> Found | None:
     found = _read_heads(graph, names, reads, node.spec, scale, shares)
     if found is None:
         return None
-    return _masked(graph, replace(found, detail=replace(found.detail, band=band)), read)
+    found = replace(found, detail=replace(found.detail, band=band))
+    return _with_terms(graph, found, None if ramp is not None else read, ramp)
 
 
 def _read_products(graph: OpGraph, node: Node) -> Found | None:
@@ -95,28 +105,88 @@ def _read_products(graph: OpGraph, node: Node) -> Found | None:
     found = _read_heads(graph, written.nodes, names, node.spec, written.scale, False)
     if found is None:
         return None
-    detail = replace(found.detail, empty_is_zero=False, band=written.band)
-    return _masked(graph, replace(found, detail=detail), written.mask)
+    terms = written.terms
+    detail = replace(
+        found.detail,
+        empty_is_zero=False,
+        band=terms.band,
+        activation=written.activation,
+        gain=written.gain,
+    )
+    if not detail.is_softmax and max(detail.depth, detail.width) > MAX_FUSED_WIDTH:
+        return None
+    found = replace(found, detail=detail)
+    return _with_terms(graph, found, terms.mask, terms.bias, written.factor)
 
 
-def _masked(graph: OpGraph, found: Found, read: ReadMask | None) -> Found | None:
-    """An attention with a mask that is read; None where the kernels cannot read it."""
-    if read is None:
-        return found
-    detail, spec = found.detail, graph.spec(read.name)
-    wanted = (detail.outer, detail.inner, detail.queries, detail.keys)
-    missing = 4 - len(spec.shape)
-    shape, stride = (1,) * missing + spec.shape, (0,) * missing + spec.stride
-    known = FLOATS if read.kind == "added" else ("bool",)
-    if spec.dtype not in known or shape[3] != detail.keys or stride[3] != 1:
+def _with_terms(
+    graph: OpGraph,
+    found: Found,
+    mask: ReadMask | None,
+    bias: ReadMask | ReadRamp | None = None,
+    factor: ReadFactor | None = None,
+) -> Found | None:
+    """An attention with what its scores go through; None where the kernels cannot read that."""
+    detail, reads = found.detail, [*found.reads]
+    for name, read in (("mask", mask), ("bias", bias)):
+        if read is not None:
+            is_ramp = isinstance(read, ReadRamp)
+            term = _read_slopes(detail, read) if is_ramp else _read_term(graph, detail, read)
+            if term is None:
+                return None
+            detail = replace(detail, **{name: term})
+            reads.append(read.name)
+    if factor is not None:
+        spec = graph.spec(factor.name)
+        axes = list(zip(spec.shape[:-2], spec.stride[:-2], strict=True))
+        steps = _steps_of_heads(detail, axes)
+        if steps is None:
+            return None
+        detail = replace(detail, factor=Factor(steps, factor.divides))
+        reads.append(factor.name)
+    return replace(found, reads=tuple(reads), detail=detail)
+
+
+def _read_term(graph: OpGraph, detail: Attention, read: ReadMask) -> Mask | None:
+    spec = graph.spec(read.name)
+    wanted = (read.period or detail.outer, detail.inner, detail.queries, detail.keys)
+    missing = max(0, 4 - len(spec.shape))
+    # before windows there is the axis of images, of one place
+    shape, stride = (
+        ((pad,) * missing + sizes)[-4:] for pad, sizes in ((1, spec.shape), (0, spec.stride))
+    )
+    known = FLOATS if read.is_added else ("bool",)
+    if spec.dtype not in known or shape[3] != detail.keys:
         return None
     if any(size not in (1, full) for size, full in zip(shape, wanted, strict=True)):
         return None
-    steps = [0 if size == 1 else step for size, step in zip(shape, stride, strict=True)]
+    steps = tuple(0 if size == 1 else step for size, step in zip(shape, stride, strict=True))
+    sizes = (*(size if step else 1 for size, step in zip(shape[:3], steps, strict=False)), shape[3])
     (operand,) = kept_operands(graph, (read.name,))
-    mask = Mask(tuple(steps[:3]), read.kind, read.fill, spec.bytes, operand.kept)
-    reads = (*found.reads, read.name)
-    return replace(found, reads=reads, detail=replace(detail, mask=mask))
+    lying = None
+    if stride[3] != 1:
+        lying = Lying(sizes, steps)
+        dense = zip(sizes, dense_strides(sizes), strict=True)
+        steps = tuple(0 if size == 1 else step for size, step in dense)
+    held = prod(sizes) * DTYPE_BYTES[spec.dtype]
+    return Mask(steps[:3], read.kind, read.fill, held, operand.kept, read.period, lying)
+
+
+def _read_slopes(detail: Attention, read: ReadRamp) -> Ramp | None:
+    steps = _steps_of_heads(detail, read.axes)
+    return None if steps is None else Ramp(steps, read.lines, read.cut, read.scale)
+
+
+def _steps_of_heads(detail: Attention, axes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """Steps of a value of each head along outer and inner batch axis, 0 where all have one.
+
+    Args:
+        axes: its sizes and steps along batch axes, the last ones of these.
+    """
+    outer, inner = ((1, 0), (1, 0), *axes)[-2:]
+    if len(axes) > 2 or outer[0] not in (1, detail.outer) or inner[0] not in (1, detail.inner):
+        return None
+    return (0 if outer[0] == 1 else outer[1]), (0 if inner[0] == 1 else inner[1])
 
 
 def _read_heads(

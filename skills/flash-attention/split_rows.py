@@ -110,16 +110,54 @@ def kmem_whole_keys(
 
 
 @triton.jit
+def kmem_head_scale(factor, SCALE: tl.constexpr, FACTOR: tl.constexpr):
+    """SCALE, times or over the factor of a head; rounded once, for all scores err alike by it."""
+    scale = tl.full((), SCALE, tl.float64)
+    if FACTOR == "times":
+        scale *= tl.load(factor).to(tl.float64)
+    elif FACTOR == "over":
+        scale /= tl.load(factor).to(tl.float64)
+    return scale.to(tl.float32)
+
+
+@triton.jit
+def kmem_head_bias(bias, UNIT: tl.constexpr, BIAS: tl.constexpr, RAMP: tl.constexpr):
+    """Where the bias of a head begins, or of a ramp its slope."""
+    if BIAS == "ramp":
+        found = tl.load(bias).to(tl.float32) * (RAMP[7] * UNIT)
+    else:
+        found = bias
+    return found
+
+
+@triton.jit
+def kmem_ramp(rows, columns, RAMP: tl.constexpr):
+    """Lines of rows and columns (terms.Ramp), exact: places are whole numbers that fp32 holds."""
+    row = rows.to(tl.float32)
+    column = columns.to(tl.float32)
+    ramp = (row * RAMP[1] + RAMP[3])[:, None] + (column * RAMP[2])[None, :]
+    if RAMP[0] > -(1 << 30):
+        further = (row * RAMP[4] + RAMP[6])[:, None] + (column * RAMP[5])[None, :]
+        ramp = tl.where(columns[None, :] - rows[:, None] < RAMP[0], ramp, further)
+    return ramp
+
+
+@triton.jit
 def kmem_scale_scores(
-    scores, rows, columns,
-    SCALE: tl.constexpr, KEYS: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr,
-    ADDS: tl.constexpr, WHOLE: tl.constexpr,
+    scores, scale, bias, rows, row, columns,
+    KEYS: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, RAMP: tl.constexpr, UNIT: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
-    """SCALE * scores; if not WHOLE, -inf beyond the last key and outside of the band: where the
-    mask ADDS that, a score that is not finite stays so.
+    """scale * scores, with a bias; if not WHOLE, -inf beyond the last key and outside of the band:
+    where the mask ADDS that, a score that is not finite stays so.
     """
     # rounded here: no compiler contracts an fma with the subtraction of the largest
-    scores = tl.fma(scores, SCALE, 0.0)
+    scores = tl.fma(scores, scale, 0.0)
+    if BIAS == "ramp":
+        scores += kmem_ramp(rows, columns, RAMP) * bias
+    elif BIAS != "":
+        scores = kmem_mask_scores(scores, bias, row, columns, BIAS, 0.0, BIAS_ROW, UNIT, KEYS)
     if not WHOLE:
         seen = (columns < KEYS)[None, :]
         if HIGH < 1 << 30:
@@ -136,13 +174,14 @@ def kmem_scale_scores(
 @triton.jit
 def kmem_mask_scores(
     scores, mask, row, columns,
-    MASK: tl.constexpr, FILL: tl.constexpr, STEP: tl.constexpr, KEYS: tl.constexpr,
+    MASK: tl.constexpr, FILL: tl.constexpr, STEP: tl.constexpr, UNIT: tl.constexpr,
+    KEYS: tl.constexpr,
 ):
-    """Scores, which hold log2(e), after a mask (attention.Mask)."""
+    """Scores, among which UNIT is 1, after a mask (terms.Mask)."""
     at = row.to(tl.int64)[:, None] * STEP + columns[None, :]
     found = tl.load(mask + at, mask=(columns < KEYS)[None, :], other=0)
     if MASK == "added":
-        scores += found.to(tl.float32) * 1.4426950408889634
+        scores += found.to(tl.float32) * UNIT
     elif MASK == "admits":
         scores += tl.where(found != 0, 0.0, float("-inf"))
     elif MASK == "hides":
@@ -153,13 +192,13 @@ def kmem_mask_scores(
 
 
 @triton.jit
-def kmem_value_factors(exponents, columns, KEYS: tl.constexpr):
-    """For a tile of rows of V: the least exponent of their scales, and 2**(least - exponent + 14)
-    for each, so none exceeds 2**14.
+def kmem_value_factors(exponents, columns, KEYS: tl.constexpr, MOST: tl.constexpr):
+    """For a tile of rows of V: the least exponent of their scales, and 2**(least - exponent + MOST)
+    for each, so none exceeds 2**MOST.
     """
     exponent = tl.load(exponents + columns, mask=columns < KEYS, other=126)
     least = tl.min(exponent, axis=0)
-    return least, kmem_power_of_two(tl.maximum(least - exponent + 14, -126))
+    return least, kmem_power_of_two(tl.maximum(least - exponent + MOST, -126))
 
 
 @triton.jit
@@ -167,6 +206,26 @@ def kmem_split_tile(values):
     """fp16 parts of finite values of at most 2**14: what they are, rounded, and the rest."""
     top = values.to(tl.float16)
     return top, (values - top.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def kmem_rectify(scores):
+    """relu, in which NaN stays."""
+    return tl.where(scores < 0.0, 0.0, scores)
+
+
+@triton.jit
+def kmem_split_scaled(values):
+    """fp16 parts of values of any size, each row on the scale of its largest, and its exponent.
+    What is not finite goes into the low part alone (kmem_split_rows).
+    """
+    bits = kmem_magnitude_bits(values)
+    exponent = kmem_exponent(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1))
+    scaled = values * kmem_power_of_two(exponent)[:, None]
+    high, low = kmem_split_tile(scaled)
+    finite = low == low
+    zero = tl.zeros_like(high)
+    return tl.where(finite, high, zero), tl.where(finite, low, scaled.to(tl.float16)), exponent
 ''',
 )
 

@@ -20,13 +20,17 @@ SCORES = (
     '''
 @triton.jit
 def kmem_attention_scores(
-    q, q_low, k, k_low, q_exponents, k_exponents, v_exponents, mask,
-    p, p_low, tops, sums, leasts,
+    q, q_low, k, k_low, q_exponents, k_exponents, v_exponents,
+    factor, bias, mask, p, p_low, tops, sums, leasts,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PADDED_KEYS: tl.constexpr, PADDED_D: tl.constexpr,
-    SCALE: tl.constexpr, INNER: tl.constexpr, SHARED: tl.constexpr,
-    LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    INNER: tl.constexpr, SHARED: tl.constexpr,
+    SCALE: tl.constexpr, UNIT: tl.constexpr,
+    FACTOR: tl.constexpr, FACTOR_OUTER: tl.constexpr, FACTOR_INNER: tl.constexpr,
+    BIAS: tl.constexpr, BIAS_OUTER: tl.constexpr, BIAS_INNER: tl.constexpr, BIAS_ROW: tl.constexpr,
+    RAMP: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
-    MASK_ROW: tl.constexpr,
+    MASK_ROW: tl.constexpr, MASK_PERIOD: tl.constexpr,
+    LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of queries by keys: parts of exp2(score - top), times the factors of V's rows, with
@@ -63,14 +67,20 @@ def kmem_attention_scores(
         tl.load(q_exponents + batch * QUERIES + row),
         tl.load(k_exponents + pair * KEYS + column),
     )
-    acc = kmem_scale_scores(acc, rows, columns, SCALE, KEYS, LOW, HIGH, ADDS, whole)
+    outer = (batch // INNER).to(tl.int64)
+    inner = (batch % INNER).to(tl.int64)
+    mask += outer % MASK_PERIOD * MASK_OUTER + inner * MASK_INNER
+    bias = kmem_head_bias(bias + outer * BIAS_OUTER + inner * BIAS_INNER, UNIT, BIAS, RAMP)
+    scale = kmem_head_scale(factor + outer * FACTOR_OUTER + inner * FACTOR_INNER, SCALE, FACTOR)
+    acc = kmem_scale_scores(
+        acc, scale, bias, rows, row, columns,
+        KEYS, LOW, HIGH, ADDS, BIAS, BIAS_ROW, RAMP, UNIT, whole,
+    )
     if MASK != "":
-        mask += (batch // INNER).to(tl.int64) * MASK_OUTER
-        mask += (batch % INNER).to(tl.int64) * MASK_INNER
-        acc = kmem_mask_scores(acc, mask, row, columns, MASK, FILL, MASK_ROW, KEYS)
+        acc = kmem_mask_scores(acc, mask, row, columns, MASK, FILL, MASK_ROW, UNIT, KEYS)
     top = tl.max(acc, axis=1)
     weights = tl.exp2(acc - tl.where(top == float("-inf"), 0.0, top)[:, None])
-    least, factor = kmem_value_factors(v_exponents + pair * KEYS, columns, KEYS)
+    least, factor = kmem_value_factors(v_exponents + pair * KEYS, columns, KEYS, 14)
     at_row = (batch * tiles_n + tile_n).to(tl.int64) * QUERIES + rows
     tl.store(tops + at_row, top, mask=rows < QUERIES)
     tl.store(sums + at_row, tl.sum(weights, axis=1), mask=rows < QUERIES)
@@ -241,12 +251,10 @@ def _write_scores(detail: Attention, knobs: AttentionSettings, tiles: int) -> st
         "kmem_attention_scores",
         detail.heads * ceil_div(detail.queries, knobs.block_m) * tiles,
         "q_high, q_low, k_high, k_low, q_exponents, k_exponents, v_exponents",
-        "sums" if detail.mask is None else "mask",
-        "p, p_low, tops, sums, leasts",
+        f"{detail.term_arguments}, p, p_low, tops, sums, leasts",
         _sizes(detail, knobs, tiles * knobs.block_n),
-        f"PADDED_D={depth}, SCALE={detail.log2_scale!r}, INNER={detail.inner}",
-        detail.band.text,
-        detail.mask_text,
+        f"PADDED_D={depth}, INNER={detail.inner}",
+        *detail.term_texts,
         f"BLOCK_N={knobs.block_n}, BLOCK_K={min(knobs.block_k, depth & -depth)}",
         knobs.run,
     )

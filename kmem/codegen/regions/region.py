@@ -233,9 +233,8 @@ class Region:
         """Names of what reductions read, and of what that is made of."""
         found: set[str] = set()
         for statement in reversed(self.statements):
-            if isinstance(statement, Reduce):
-                found.add(statement.read)
-            elif isinstance(statement, Map) and statement.name in found:
+            is_map = isinstance(statement, Map) and statement.name in found
+            if is_map or isinstance(statement, Reduce):
                 found.update(statement.reads)
         return found
 
