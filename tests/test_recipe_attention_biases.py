@@ -1,22 +1,15 @@
 """skills/flash-attention: what is added to scores for each head, wherever its keys lie."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from all_pairs import all_pairs
+from attention_sites import H200, RECIPE, TOLERANCES, ranked_first, run, settings_of, site_of
 from compile_sm90 import compile_jobs
 
-from kmem.devices import named_target
 from kmem.records import Contract
-from kmem.skills import load_recipe, load_skill
-from kmem.testing import check_recipe, emit_source, import_source, trace_source
-
-ROOT = Path(__file__).resolve().parent.parent
-H200 = named_target("h200")
-RECIPE = load_recipe(load_skill(ROOT / "skills" / "flash-attention"))
-TOLERANCES = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
+from kmem.testing import check_recipe, import_source, trace_source
 
 
 def problem(
@@ -45,38 +38,11 @@ def problem(
     )
 
 
-def site_of(source: str):
-    _, graph = trace_source(source)
-    (site,) = RECIPE.match(graph, Contract())
-    return graph, site
-
-
-def settings_of(site: object) -> list[dict]:
-    """One setting of each form, with several blocks of queries and of keys."""
-    space = RECIPE.space(site, H200).settings()
-    found = {
-        setting["form"]: setting
-        for setting in space
-        if setting["block_m"] == setting["block_n"] == 16
-    }
-    return list(found.values())
-
-
 def check(source: str, dtype: str) -> object:
     """The site, whose kernels compute what the module does."""
     _, site = site_of(source)
     check_recipe(RECIPE, source, H200, settings=settings_of(site), tolerance=TOLERANCES[dtype])
     return site.detail
-
-
-def run(source: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    graph, site = site_of(source)
-    found = []
-    for setting in settings_of(site):
-        emitted = import_source(emit_source(source, graph, [(RECIPE, site, setting)]))
-        with torch.no_grad():
-            found.append(emitted.ModelNew()(*inputs))
-    return found
 
 
 LOOKED_UP = (
@@ -329,10 +295,7 @@ def compiled() -> dict[str, list[dict]]:
     jobs = []
     for source, _ in COMPILED.values():
         source = source.replace("torch.randn((", "torch.empty((")
-        _, site = site_of(source)
-        settings = RECIPE.space(site, H200).settings()
-        best = min(settings, key=lambda setting: RECIPE.cost_ms(site, setting, H200))
-        jobs.append(("flash-attention", source, "match", best))
+        jobs.append(ranked_first(source))
     return dict(zip(COMPILED, compile_jobs(jobs, "ptx"), strict=True))
 
 

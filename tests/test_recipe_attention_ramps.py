@@ -1,22 +1,16 @@
 """skills/flash-attention: biases of a slope for each head times places (ALiBi), never made."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from all_pairs import all_pairs
+from attention_sites import H200, RECIPE, TOLERANCES, ranked_first, run, settings_of, site_of
 from compile_sm90 import compile_jobs
 
-from kmem.devices import named_target
 from kmem.records import Contract
-from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
-ROOT = Path(__file__).resolve().parent.parent
-H200 = named_target("h200")
-RECIPE = load_recipe(load_skill(ROOT / "skills" / "flash-attention"))
-TOLERANCES = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 SLOPES = "torch.tensor([0.5, 0.25, 0.125])"
 WRITTEN = "torch.softmax(q @ k.transpose(-2, -1) * 0.25 + b, -1) @ v"
 CALLED = "F.scaled_dot_product_attention(q, k, v, attn_mask=b.to(q.dtype))"
@@ -45,32 +39,6 @@ def problem(
         f"        b = {bias}\n        return {call}\n"
         f"def get_inputs():\n    return [{inputs}]\n"
     )
-
-
-def site_of(source: str):
-    _, graph = trace_source(source)
-    (site,) = RECIPE.match(graph, Contract())
-    return graph, site
-
-
-def settings_of(site: object) -> list[dict]:
-    """One setting of each form, with several blocks of queries and of keys."""
-    found = {
-        setting["form"]: setting
-        for setting in RECIPE.space(site, H200).settings()
-        if setting["block_m"] == setting["block_n"] == 16
-    }
-    return list(found.values())
-
-
-def run(source: str, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    graph, site = site_of(source)
-    found = []
-    for setting in settings_of(site):
-        emitted = import_source(emit_source(source, graph, [(RECIPE, site, setting)]))
-        with torch.no_grad():
-            found.append(emitted.ModelNew()(*inputs))
-    return found
 
 
 CUT = 1, (-1, 1, 0), (1, -1, 0)
@@ -265,10 +233,7 @@ def compiled() -> dict[str, list[dict]]:
     for call, dtype, places in COMPILED.values():
         source = problem(SPELLINGS["by distance"][0], call, (places, places), dtype, width=64)
         source = source.replace("torch.randn((2, 3,", "torch.empty((4, 3,")
-        _, site = site_of(source)
-        settings = RECIPE.space(site, H200).settings()
-        best = min(settings, key=lambda setting: RECIPE.cost_ms(site, setting, H200))
-        jobs.append(("flash-attention", source, "match", best))
+        jobs.append(ranked_first(source))
     return dict(zip(COMPILED, compile_jobs(jobs, "ptx"), strict=True))
 
 

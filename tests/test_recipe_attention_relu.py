@@ -1,22 +1,16 @@
 """skills/flash-attention: relu in the place of softmax, in which what a mask hides is 0."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from all_pairs import all_pairs
+from attention_sites import H200, RECIPE, TOLERANCES, ranked_first, run, settings_of, site_of
 from compile_sm90 import compile_jobs
 
-from kmem.devices import named_target
 from kmem.records import Contract
-from kmem.skills import load_recipe, load_skill
-from kmem.testing import check_recipe, emit_source, import_source, trace_source
+from kmem.testing import check_recipe, import_source, trace_source
 
-ROOT = Path(__file__).resolve().parent.parent
-H200 = named_target("h200")
-RECIPE = load_recipe(load_skill(ROOT / "skills" / "flash-attention"))
-TOLERANCES = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}
 SIZES = [(21, 45), (45, 21), (40, 40)]
 HELD = (
     "self.register_buffer('m', torch.ones(L, S).tril()); "
@@ -42,28 +36,6 @@ def problem(
         f"        return {masked} @ v\n"
         f"def get_inputs():\n    return [{inputs}]\n"
     )
-
-
-def site_of(source: str):
-    _, graph = trace_source(source)
-    (site,) = RECIPE.match(graph, Contract())
-    return graph, site
-
-
-def setting_of(site: object) -> dict:
-    """One with several blocks of queries and of keys."""
-    return next(
-        setting
-        for setting in RECIPE.space(site, H200).settings()
-        if setting["block_m"] == setting["block_n"] == 16
-    )
-
-
-def run(source: str, inputs: list[torch.Tensor]) -> torch.Tensor:
-    graph, site = site_of(source)
-    emitted = import_source(emit_source(source, graph, [(RECIPE, site, setting_of(site))]))
-    with torch.no_grad():
-        return emitted.ModelNew()(*inputs)
 
 
 CAUSAL = "torch.tril(torch.ones(L, S)) == 0"
@@ -95,7 +67,7 @@ def test_relu_stands_for_softmax(case, sizes, dtype):
     assert (detail.mask.kind if detail.mask else "") == mask
     assert {setting["form"] for setting in RECIPE.space(site, H200).settings()} == {"fused"}
     tolerance = TOLERANCES[dtype]
-    check_recipe(RECIPE, source, H200, settings=[setting_of(site)], tolerance=tolerance)
+    check_recipe(RECIPE, source, H200, settings=settings_of(site), tolerance=tolerance)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -111,7 +83,7 @@ def test_what_is_not_finite_reaches_what_it_does_in_torch(case, operand, special
     inputs = module.get_inputs()
     inputs[operand][1, 1, 37, 5] = special
     expected = module.Model()(*inputs)
-    found = run(source, inputs)
+    (found,) = run(source, inputs)
     assert torch.equal(found.isnan(), expected.isnan())
     near = 1e-5 if dtype == "float32" else 0.01
     assert torch.allclose(found, expected, rtol=near, atol=near, equal_nan=True)
@@ -132,7 +104,7 @@ def test_weights_of_any_size_err_no_more_than_eager(scores, values):
     exact = model(q.double(), k.double(), v.double())
     scale = exact.norm(dim=-1) + 1e-300  # rows without a positive score are 0
     eager = (model(q, k, v).double() - exact).norm(dim=-1) / scale
-    found = (run(source, [q, k, v]).double() - exact).norm(dim=-1) / scale
+    found = (run(source, [q, k, v])[0].double() - exact).norm(dim=-1) / scale
     assert exact.norm() > 0 and (found <= 2 * eager + 1e-6).all()
 
 
@@ -141,7 +113,7 @@ def test_a_weight_beyond_all_others_is_alone_with_its_row():
     source = problem("F.relu(s) * 8", (32, 32), width=32)
     eye = torch.eye(32).expand(2, 2, 32, 32).contiguous()
     v = torch.randn(2, 2, 32, 32) * torch.logspace(-30, 30, 32)[:, None]
-    assert torch.allclose(run(source, [eye, eye.clone(), v]), v, rtol=1e-6, atol=0.0)
+    assert torch.allclose(run(source, [eye, eye.clone(), v])[0], v, rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +150,7 @@ def compiled() -> dict[str, list[dict]]:
             "torch.randn((", "torch.empty(("
         )
         source = source.replace("empty((2, 2,", f"empty(({batch}, {heads},")
-        _, site = site_of(source)
-        settings = RECIPE.space(site, H200).settings()
-        best = min(settings, key=lambda setting: RECIPE.cost_ms(site, setting, H200))
-        jobs.append(("flash-attention", source, "match", best))
+        jobs.append(ranked_first(source))
     return dict(zip(COMPILED, compile_jobs(jobs, "ptx"), strict=True))
 
 
