@@ -71,8 +71,6 @@ def test_what_fits_is_traced_at_both_sizes_without_a_note() -> None:
         ("return {'y': x}", "torch.rand(8)", True),
         ("return x, (x, x)", "torch.rand(8)", True),
         ("return x, 3", "torch.rand(8)", True),
-        ("return x['scale'] + 1", "{'scale': torch.rand(8)}", True),
-        ("return x.real + torch.ones(8)", "1j", False),
         ("return x if x.sum() > 0 else -x", "torch.rand(8)", False),
     ],
 )
@@ -84,3 +82,17 @@ def test_pieces_are_named_where_containers_alone_make_a_forward_opaque(
     _, notes = trace_for_run(problem, Contract(), H200, needs_small=False)
     (opaque,) = [note for note in notes if "one opaque call" in note]
     assert ("`kmem optimize --pieces`" in opaque) is is_named
+
+
+@pytest.mark.parametrize(
+    ("forward", "given"),
+    [
+        ("return x['scale'] + 1", "{'scale': torch.rand(8)}"),
+        ("return x.real + torch.ones(8)", "1j"),
+    ],
+)
+def test_inputs_that_no_worker_can_be_given_are_refused_at_once(forward: str, given: str) -> None:
+    plain = problem_of(forward, "8")
+    problem = replace(plain, source=plain.source.replace("torch.rand(8)", given))
+    with pytest.raises(ProblemError, match=r"cannot be passed to a worker.*--pieces"):
+        trace_for_run(problem, Contract(), H200, needs_small=False)

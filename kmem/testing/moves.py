@@ -47,6 +47,7 @@ EXAMPLES: tuple[tuple[str, str], ...] = (
     ("nn.Conv2d(64, 64, 3, padding=1, groups=64)", "torch.rand(64, 64, 128, 128)"),
     ("nn.ConvTranspose2d(64, 64, 3, stride=2)", "torch.rand(64, 64, 64, 64)"),
     ("nn.GRU(64, 128)", "torch.rand(16, 8, 64)"),
+    ("nn.EmbeddingBag(100_000, 512)", "torch.randint(0, 100_000, (4096, 64))"),
     (
         "lambda x: F.scaled_dot_product_attention(x, x, x)",
         "torch.rand(8, 16, 1024, 64)",

@@ -225,18 +225,18 @@ def kmem_scan(
         source = source if EVEN_R else tl.where(valid, source, identity)
         source = tl.broadcast_to(source, (BK, BR))
         # what is carried on does not wait for the scan
-        total = kmem_scan_total(source, PRODUCT, EXTREME)
         if EXTREME != 0:
             scanned = tl.associative_scan(source, 1, kmem_scan_larger, reverse=REVERSE)
             scanned = kmem_scan_larger(scanned, carry)
-            carry = kmem_scan_larger(carry, total)
+            carry = kmem_scan_larger(carry, kmem_scan_total(source, PRODUCT, EXTREME))
             if EXTREME < 0:
                 scanned = -scanned
         elif PRODUCT:
             scanned = tl.cumprod(source, axis=1, reverse=REVERSE) * carry
-            carry = carry * total
+            carry = carry * kmem_scan_total(source, PRODUCT, EXTREME)
         else:
             scanned = tl.cumsum(source, axis=1, reverse=REVERSE) + carry
+            total = kmem_scan_total(source, PRODUCT, EXTREME)
             carry, lost = kmem_add_compensated(carry, lost, total)
         if AFTER is not None:
             scanned = AFTER(scanned, inputs, at, STRIDES, PLACES, SIZES, EVEN_K, EVEN_R)
