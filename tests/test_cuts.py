@@ -237,3 +237,19 @@ def test_what_scales_a_norm_is_written_with_it_at_full_size(forward: str, x: str
     smaller = smaller_options({"full": graph}, recipes, Contract(), H200, options)
     (chosen,) = cover_graph(graph, [*options, *smaller], Contract(), H200)
     assert chosen.recipe.name == "row-norm" and len(chosen.site.nodes) == len(graph.nodes)
+
+
+def test_one_site_that_does_what_several_do_is_not_passed_over_for_their_number() -> None:
+    """A skill's own sites go first: three sums of rows read at once are as many as three sums."""
+    forward = "(lambda p: (p * s).sum(1) / (p.sum(1) + s.sum(1)))(torch.sigmoid(x))"
+    _, graph = trace_source(ROWS.format(forward=forward, x="16, 1048576", s="16, 1048576"))
+    recipes = {
+        name: load_recipe(load_skill(SKILLS / name))
+        for name in ("split-reduction", "fuse-pointwise-chain")
+    }
+    options = find_options({"full": graph}, recipes, Contract(), H200)
+    options += smaller_options({"full": graph}, recipes, Contract(), H200, options)
+    own = [option.place for option in options if option.recipe.name == "split-reduction"]
+    assert len(own) > 3
+    (chosen,) = cover_graph(graph, options, Contract(), H200, prefer=[own])
+    assert chosen.recipe.name == "split-reduction" and chosen.members is None

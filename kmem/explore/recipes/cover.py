@@ -158,16 +158,20 @@ def cover_graph(
 
     The library is one more way to write a node, at what the vendor's kernels are predicted to take;
     under Purity.TRITON it gets only what nothing else writes. `prefer` names what is taken whatever
-    is predicted; an option of one collection goes before all of those that follow.
+    is predicted; an option of one collection goes before all of those that follow. One that does
+    what several others of its collection do counts as they do together.
     """
-    prizes: dict[Place, int] = {}
+    prizes = [0] * len(options)
     prize = 1
     for places in reversed(prefer):
-        prizes.update(dict.fromkeys(places, prize))
+        anchors = {anchor for _, anchor, _ in places}
+        for number, option in enumerate(options):
+            if option.place in places:
+                prizes[number] = prize * max(1, len(anchors.intersection(option.site.nodes)))
         prize *= len(options) + 1
     offers = [
-        Offer(frozenset(option.site.nodes), option.best_ms, prizes.get(option.place, 0))
-        for option in options
+        Offer(frozenset(option.site.nodes), option.best_ms, won)
+        for option, won in zip(options, prizes, strict=True)
     ]
     library_ms = node_costs_ms(graph, device, contract)
     wholly = contract.purity is Purity.TRITON
