@@ -1,5 +1,7 @@
 """Losses and batch norm in the interpreter, against float64, under every strategy."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from module_problems import problem, recipe
@@ -200,7 +202,9 @@ def test_a_loss_of_each_element_is_part_of_a_chain(body: str, targets) -> None: 
 
 @pytest.mark.slow(after=4)
 @pytest.mark.parametrize(("body", "targets"), ELEMENTS)
-def test_a_loss_of_an_infinite_or_missing_element_is_eagers(body: str, targets) -> None:  # noqa: ANN001
+def test_a_loss_of_an_infinite_or_missing_element_is_eagers(
+    body: str, targets: Callable[[], torch.Tensor]
+) -> None:
     torch.manual_seed(0)
     x, y = numbers(), targets()
     if "binary_cross_entropy(" in body:  # eager refuses what is no chance

@@ -272,6 +272,20 @@ class OpGraph:
         """
         return len(self.users(name)) == 1 and name not in self.outputs
 
+    def only_result(self, node: Node) -> Node | None:
+        """What makes the value that a node is run for: it, or what takes the first of several.
+
+        None if another of several is read, or none is.
+        """
+        if not isinstance(node.output, tuple):
+            return node
+        read = [
+            user
+            for user in self.users(node.name)
+            if self.users(user.name) or user.name in self.outputs
+        ]
+        return read[0] if len(read) == 1 and read[0].args[1] == 0 else None
+
     @cached_property
     def hash(self) -> str:
         """Identity of the computation at these sizes.

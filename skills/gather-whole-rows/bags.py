@@ -113,18 +113,15 @@ def _bag(graph: OpGraph, node: Node) -> Site | None:
     """The site of torch's own operator, of whose results only the bags are read."""
     names = ("scale", "mode", "sparse", "weights", "ends", "padding")
     given = dict(zip(names, (*node.args[3:], *(None,) * len(names)), strict=False)) | node.kwargs
-    taken = graph.users(node.name)
-    results = [user for user in taken if user.target == "getitem" and user.args[1] == 0]
-    read = [user for user in taken if user not in results and graph.users(user.name)]
-    in_outputs = [user for user in taken if user.name in graph.outputs and user not in results]
-    if len(results) != 1 or read or in_outputs or given["mode"] not in (_SUM, _MEAN):
+    made = graph.only_result(node)
+    if made is None or given["mode"] not in (_SUM, _MEAN):
         return None
     table, indices = (arg.name for arg in node.args[:2])
     offsets = node.args[2].name
     weights = given["weights"].name if isinstance(given["weights"], Ref) else None
-    begins, count = graph.node(offsets), results[0].spec.shape[0]
+    begins, count = graph.node(offsets), made.spec.shape[0]
     entries = graph.spec(indices).numel
-    nodes, length = [node, *taken], _length(begins, entries, count)
+    nodes, length = [node, *graph.users(node.name)], _length(begins, entries, count)
     if length and graph.has_one_user(offsets):
         nodes.append(begins)
     padding = given["padding"]
@@ -139,7 +136,7 @@ def _bag(graph: OpGraph, node: Node) -> Site | None:
         -1 if padding is None else int(padding) % graph.spec(table).shape[0],
     )
     inputs = [table, indices, *([] if length else [offsets]), *([weights] if weights else [])]
-    return _site(graph, node.name, nodes, inputs, results[0], bags)
+    return _site(graph, node.name, nodes, inputs, made, bags)
 
 
 def _length(offsets: Node | None, entries: int, count: int) -> int:

@@ -57,7 +57,7 @@ class SeparablePooling(Recipe):
         for node in graph.nodes:
             if node.target not in _OPERATORS or not isinstance(node.args[0], Ref):
                 continue
-            made = _result_of(graph, node)
+            made = graph.only_result(node)
             stencil = _read(graph, node, made) if made is not None else None
             if made is None or stencil is None:
                 continue
@@ -107,21 +107,6 @@ def _serve_strips(stencil: Stencil) -> bool:
     columns, rows = stencil.axes[2].kernel, depth.kernel * height.kernel
     is_short = columns <= MAX_COLUMN_TAPS and rows <= MAX_ROW_TAPS
     return is_short and bool(strip_space(stencil).settings())
-
-
-def _result_of(graph: OpGraph, node: Node) -> Node | None:
-    """What makes the pooled values: the node, or what takes the first of several, if no other is.
-
-    An adaptive maximum has the places beside the values.
-    """
-    if not isinstance(node.output, tuple):
-        return node
-    read = [
-        user
-        for user in graph.users(node.name)
-        if graph.users(user.name) or user.name in graph.outputs
-    ]
-    return read[0] if len(read) == 1 and read[0].args[1] == 0 else None
 
 
 def _read(graph: OpGraph, node: Node, made: Node) -> Stencil | None:

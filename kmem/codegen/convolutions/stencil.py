@@ -135,7 +135,7 @@ def _write_launcher(kernel: Definition, stencil: Stencil, knobs: StripSettings) 
     blocks = 1
     if knobs.shift == "load":
         blocks = ceil_div(stencil.axes[2].out, knobs.groups * knobs.lanes)
-    pointers = strip_pointers(stencil.combine, has_bias=stencil.has_bias)
+    pointers = strip_pointers(stencil.combine, stencil.chain, has_bias=stencil.has_bias)
     channels = 1 if stencil.is_separable else stencil.output[1]
     sizes = [stencil.planes, channels, stencil.multiplier]
     sizes += [axis.size for axis in stencil.axes] + [axis.out for axis in stencil.axes]
@@ -150,5 +150,4 @@ def _write_launcher(kernel: Definition, stencil: Stencil, knobs: StripSettings) 
         "return y",
     ]
     inputs = [pointer for pointer in pointers if pointer != "y"]
-    inputs += stencil.chain.pointers
     return write_launch_function(inputs, statements)

@@ -40,8 +40,8 @@ class StripWriter:
         tile: Tile,
         combine: str,
         *,
-        has_bias: bool = False,
-        chain: Chain = Chain(),  # noqa: B008 - frozen
+        has_bias: bool,
+        chain: Chain,
     ) -> None:
         if tile.lanes & (tile.lanes - 1) or tile.shift not in ("load", "gather"):
             raise RecipeError(f"A tile needs a power of two of lanes and a known shift, not {tile}")
@@ -70,8 +70,7 @@ class StripWriter:
         else:
             self._write_columns_first()
         self._write_outputs()
-        pointers = strip_pointers(self.combine, has_bias=self.has_bias)
-        pointers += self.chain.pointers
+        pointers = strip_pointers(self.combine, self.chain, has_bias=self.has_bias)
         says = "Whole rows of the output in strips: each input row is read once."
         return define(f"kmem_strip_{self.combine}", pointers, SIZES, self.lines, says)
 
@@ -376,10 +375,10 @@ class StripWriter:
         )
 
 
-def strip_pointers(combine: str, *, has_bias: bool) -> list[str]:
-    """The kernel's pointers: input, output, and for "weighted" what is multiplied and added."""
+def strip_pointers(combine: str, chain: Chain, *, has_bias: bool) -> list[str]:
+    """The kernel's: input, output, for "weighted" what is multiplied and added, and a chain's."""
     weights = ["w"] if combine == "weighted" else []
-    return ["x", "y", *weights, *(["bias"] if has_bias else [])]
+    return ["x", "y", *weights, *(["bias"] if has_bias else []), *chain.pointers]
 
 
 def _signed(number: int) -> str:

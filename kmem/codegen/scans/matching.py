@@ -76,19 +76,12 @@ def _result_of(graph: OpGraph, node: Node) -> Node | None:
     source = node.args[0] if node.args else None
     if not _is_scan(graph, node) or not isinstance(source, Ref):
         return None
-    result = node
-    if isinstance(node.output, tuple):
-        read = [user for user in graph.users(node.name) if not _is_idle(graph, user)]
-        if len(read) != 1 or read[0].args[1] != 0:
-            return None
-        result = read[0]
+    result = graph.only_result(node)
+    if result is None:
+        return None
     has_types = graph.spec(source.name).dtype in FLOATS and result.spec.dtype in FLOATS
     is_written = has_types and len(result.spec.shape) > 0 and result.spec.numel > 0
     return result if is_written else None
-
-
-def _is_idle(graph: OpGraph, node: Node) -> bool:
-    return not graph.users(node.name) and node.name not in graph.outputs
 
 
 @dataclass
