@@ -102,10 +102,11 @@ def test_weights_of_any_size_err_no_more_than_eager(scores, values):
     v = v * values * torch.logspace(3, -3, 40)[:, None]
     model = module.Model()
     exact = model(q.double(), k.double(), v.double())
-    scale = exact.norm(dim=-1) + 1e-300  # rows without a positive score are 0
+    # what sums round: a score, and with it a row, may be little of it by cancellation
+    scale = model(*(each.double().abs() for each in (q, k, v))).norm(dim=-1)
     eager = (model(q, k, v).double() - exact).norm(dim=-1) / scale
     found = (run(source, [q, k, v])[0].double() - exact).norm(dim=-1) / scale
-    assert exact.norm() > 0 and (found <= 2 * eager + 1e-6).all()
+    assert exact.norm() > 0 and (found <= 2 * eager + 2e-7).all()
 
 
 def test_a_weight_beyond_all_others_is_alone_with_its_row():
