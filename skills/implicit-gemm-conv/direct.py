@@ -14,11 +14,8 @@ from dataclasses import dataclass, replace
 from kmem.codegen.chains.approximate import approximate
 from kmem.codegen.chains.epilogue import Epilogue
 from kmem.codegen.chains.ports import AFTER, hand_in
-from kmem.codegen.convolutions.convolution import (
-    Convolution,
-    output_arguments,
-    window_arguments,
-)
+from kmem.codegen.convolutions.convolution import Convolution
+from kmem.codegen.convolutions.launching import output_arguments, window_arguments
 from kmem.codegen.convolutions.norming import leave_moments, norm_kernels, write_normed_launcher
 from kmem.codegen.convolutions.staged_operands import PACK_FILTER, packing_block, padded_outputs
 from kmem.codegen.products.matmul import STORE_TILE
@@ -149,7 +146,8 @@ def kmem_direct_conv(
     steps: tl.constexpr = PADDED_K // BLOCK_K
     pid = tl.program_id(0)
     channels = pid % channel_blocks * BLOCK_CO + tl.arange(0, BLOCK_CO)
-    positions = pid // channel_blocks % position_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    tile = pid // channel_blocks % position_blocks
+    positions = tile * BLOCK_P + tl.arange(0, BLOCK_P)
     batch = pid // (channel_blocks * position_blocks)
     x += batch.to(tl.int64) * (C * D * H * W)
     if GAP > 0:
@@ -201,7 +199,7 @@ def kmem_direct_conv(
         weight = next_weight
     kmem_store_tile(
         out, acc + part, batch, 0, channels, positions,
-        extra, AFTER, STEPS, PLACE, M, N,
+        extra + (tile,), AFTER, STEPS, PLACE, M, N,
         BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',
@@ -292,7 +290,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
     multiply = write_launch(
         "kmem_direct_conv",
         tiles * detail.batches,
-        "x, packed, out",
+        f"x, packed, {detail.target}",
         *output_arguments(leaving),
         window_arguments(detail, [axis.size for axis in detail.axes]),
         ", ".join(f"B{letter}={border}" for letter, border in borders),
@@ -303,6 +301,7 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         f"PACKED={knobs.is_packed}, PADDED_K={padded_k}",
         f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
         f"num_warps={knobs.block_p // LANES}, num_stages=1",
+        detail.options,
     )
     statements = [
         # On the CPU (interpreter) nothing is rounded, as eager's convolution is exact there.
@@ -312,7 +311,11 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         multiply,
     ]
     return Emission(
-        (*hand_in(_KERNELS, {AFTER: leaving.epilogue}), *norm_kernels(detail)),
+        (
+            *hand_in(_KERNELS, {AFTER: leaving.epilogue}),
+            *norm_kernels(detail),
+            *detail.finishing,
+        ),
         write_normed_launcher(detail, statements, knobs.block_p),
         own_size_only=detail.dtype == "float32" and not is_split(detail, knobs),
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from kmem.codegen.chains.approximate import count_instructions, has_quick_form
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
 from kmem.codegen.convolutions.norming import norm_cost_ms, norm_sites
+from kmem.codegen.convolutions.summing import sum_cost_ms, sum_sites
 from kmem.codegen.rates import ceiling, clock_hz
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
@@ -90,7 +91,7 @@ class ImplicitGemmConv(Recipe):
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases): TF32 would be
         # refused.
-        found = norm_sites(graph, find_convolutions(graph))
+        found = sum_sites(graph, norm_sites(graph, find_convolutions(graph)))
         found = [site for site in found if _fits(site.detail)]
         return [judge_eager(site, contract.precision) for site in found]
 
@@ -139,7 +140,7 @@ class ImplicitGemmConv(Recipe):
         bytes_ms = site.bytes / (SHARE_OF_BANDWIDTH * device.dram_bytes_per_s) * 1e3
         exposed_ms = EXPOSED * min(compute_ms, bytes_ms)
         total_ms = max(compute_ms, bytes_ms) + exposed_ms + 2 * device.launch_ms
-        total_ms += norm_cost_ms(detail, site, device)
+        total_ms += norm_cost_ms(detail, site, device) + sum_cost_ms(detail, device)
         if knobs.is_packed:
             is_wide = knobs.block_co >= MULTIPLIED_ROWS
             return total_ms * (PACKED_WIDE_SHARES[knobs.block_p] if is_wide else PACKED_SHARE)

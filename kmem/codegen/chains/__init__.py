@@ -4,4 +4,6 @@
 - approximate.py: the same where operands were rounded, in cheaper arithmetic.
 - ports.py: the functions that kernels are handed, and how launches hand them in.
 - chain.py: a chain of pointwise nodes as a function that the anchor's kernel calls.
+- partial.py: rows reduced where an anchor's tiles are stored.
+- finishing.py: the kernel that finishes rows of which tiles left parts.
 """

@@ -84,6 +84,7 @@ _CALLS = {
     "tl.arange": 0.0,
     "to": 0.0,
     "float": 0.0,
+    "tl.broadcast_to": 0.0,
     "tl.reshape": 0.0,
     "tl.trans": 0.0,
     "kmem_load_line": 0.0,

@@ -7,7 +7,9 @@ Dense convolutions, as products:
 - convolution.py: dense convolutions in one form.
 - closing.py: reductions over the channels that a tile of a convolution holds.
 - norming.py: a batch norm in training mode, whose statistics the tiles leave.
+- summing.py: reductions over all positions of an image, of which the tiles leave parts.
 - pooled_tile.py: poolings whose windows a tile of a convolution holds whole.
+- launching.py: where results lie, the window, and the launcher.
 - gathered_taps.py: taps staged beside their channels, where there are few channels.
 - staged_operands.py: an image staged in half precision, and a packed filter.
 - boxed_conv.py: the product of staged operands that the hardware copies as boxes.

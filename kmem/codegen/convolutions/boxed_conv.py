@@ -134,11 +134,12 @@ def kmem_boxed_conv(
 def can_box(detail: Convolution) -> bool:
     """Whether every tap of a tile can be one box: strides of 1, and no windows that are pooled.
 
-    A norm takes its statistics from tiles of outputs alone, one after the other.
+    A norm and a reduction over positions take tiles of outputs alone, one after the other.
     """
     return (
         not detail.is_pooled
         and detail.norm is None
+        and detail.finish is None
         and all(axis.stride == 1 or axis.out == 1 for axis in detail.axes)
         and staged_channels(detail) % 8 == 0
         and detail.batches * prod(staged_sizes(detail)) <= _MAX_ROWS
@@ -156,7 +157,7 @@ def box_tiles(detail: Convolution, knobs: StagedSettings) -> int:
 
 def fits_boxes(detail: Convolution, knobs: StagedSettings) -> bool:
     """Whether a step lies within one tap, as a box must."""
-    is_whole = contraction(detail, knobs.block_k) == detail.taps * staged_channels(detail)
+    is_whole = contraction(detail, knobs.depth) == detail.taps * staged_channels(detail)
     return is_whole and staged_channels(detail) % knobs.block_k == 0
 
 

@@ -18,10 +18,9 @@ from functools import cached_property
 from math import prod
 
 from kmem.codegen.chains.epilogue import Bias, Epilogue, grow_epilogue, write_epilogue
-from kmem.codegen.chains.ports import AFTER, port_arguments
+from kmem.codegen.chains.finishing import Finish
 from kmem.codegen.convolutions.windows import WindowAxis, make_axes
 from kmem.codegen.steady import kept_operands
-from kmem.codegen.text.calls import write_allocation, write_launch_function
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators import row
@@ -78,6 +77,7 @@ class Convolution:
     is_eager_exact: bool = False
     gap: int = 0
     norm: TrainedNorm | None = None
+    finish: Finish | None = None  # of a reduction over positions, see summing.py
 
     @cached_property
     def taps(self) -> int:
@@ -109,6 +109,21 @@ class Convolution:
     def is_pooled(self) -> bool:
         """Whether one value of each window of positions is stored."""
         return prod(self.window) > 1
+
+    @property
+    def target(self) -> str:
+        """What a launcher calls what the tiles are stored in."""
+        return "out" if self.finish is None else "parts"
+
+    @property
+    def options(self) -> str:
+        """Options of launches whose tiles are reduced."""
+        return "" if self.finish is None else self.finish.options
+
+    @property
+    def finishing(self) -> tuple[tuple[str, str], ...]:
+        """The kernels that finish what tiles leave."""
+        return () if self.finish is None else self.finish.kernels
 
     @cached_property
     def full_operands(self) -> int:
@@ -349,41 +364,3 @@ def _aligned_steps(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
     return [0] * missing + [
         step if size != 1 else 0 for size, step in zip(spec.shape, spec.stride, strict=True)
     ]
-
-
-def output_arguments(detail: Convolution) -> tuple[str, ...]:
-    """Launch arguments of kmem_store_tile, in groups.
-
-    Rows are a group's output channels, columns positions, batch axes images and groups.
-    """
-    rows, columns = detail.group_out, detail.positions
-    stored = columns // prod(detail.window)
-    return (
-        f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}",
-        f"OUT_OUTER={detail.out.stride[0]}, OUT_INNER={rows * stored}, OUT_M={stored}, OUT_N=1",
-        *port_arguments(AFTER, detail.epilogue, detail.operand_steps),
-    )
-
-
-def window_arguments(detail: Convolution, sizes: Sequence[int]) -> str:
-    """Launch arguments of the window, each for depth, height and width.
-
-    These are sizes of what is read, outputs, kernel, stride and dilation.
-    """
-    named = {"": sizes}
-    for name, attribute in (("O", "out"), ("K", "kernel"), ("S", "stride"), ("L", "dilation")):
-        named[name] = [getattr(axis, attribute) for axis in detail.axes]
-    return ", ".join(
-        f"{name}{letter}={size}"
-        for name, values in named.items()
-        for letter, size in zip("DHW", values, strict=True)
-    )
-
-
-def write_launcher(detail: Convolution, launches: Sequence[str]) -> str:
-    """`launch(x, w, e0, ...)`: allocate the result and run `launches`, statements that write
-    `out`.
-    """
-    parameters = ["x", "w", *(f"e{index}" for index in range(len(detail.operand_steps)))]
-    out = write_allocation("out", detail.out, "x")
-    return write_launch_function(parameters, [out, *launches, "return out"])

@@ -22,12 +22,9 @@ from kmem.codegen.chains.approximate import approximate
 from kmem.codegen.chains.epilogue import Epilogue
 from kmem.codegen.chains.ports import AFTER, hand_in
 from kmem.codegen.convolutions.boxed_conv import ALLOCATE, BOXED, box_programs, box_tiles
-from kmem.codegen.convolutions.convolution import (
-    Convolution,
-    output_arguments,
-    window_arguments,
-)
+from kmem.codegen.convolutions.convolution import Convolution
 from kmem.codegen.convolutions.gathered_taps import STAGE_TAPS, gather_taps
+from kmem.codegen.convolutions.launching import output_arguments, window_arguments
 from kmem.codegen.convolutions.norming import leave_moments, norm_kernels, write_normed_launcher
 from kmem.codegen.convolutions.staged_operands import (
     LARGEST,
@@ -42,7 +39,7 @@ from kmem.codegen.convolutions.staged_operands import (
     write_packing,
     write_staging,
 )
-from kmem.codegen.convolutions.walking_conv import WALKING, walked_tiles
+from kmem.codegen.convolutions.walking_conv import WALKING, pieces, walked_tiles
 from kmem.codegen.text.accumulate import ADD_COMPENSATED, PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.text.calls import write_launch
 from kmem.codegen.text.parts import SCALES, STORE_HALVES, STORE_PARTS
@@ -126,7 +123,8 @@ def kmem_staged_conv(
     even: tl.constexpr = (M % BLOCK_CO == 0) and (N % BLOCK_P == 0)
     pid = tl.program_id(0)
     channels = pid % channel_blocks * BLOCK_CO + tl.arange(0, BLOCK_CO)
-    positions = pid // channel_blocks % position_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    tile = pid // channel_blocks % position_blocks
+    positions = tile * BLOCK_P + tl.arange(0, BLOCK_P)
     batch = pid // (channel_blocks * position_blocks)
     # positions past the last compute it again, which is never stored
     p = tl.minimum(positions, N - 1)
@@ -192,7 +190,7 @@ def kmem_staged_conv(
         sums = kmem_unscale(sums, tl.load(w_exponents + rows + channels), exponent)
     kmem_store_positions(
         out, sums, batch, channels, positions,
-        extra, AFTER, STEPS, PLACE, M, N,
+        extra + (tile,), AFTER, STEPS, PLACE, M, N,
         BATCH, BATCH_INNER, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, even,
     )
 ''',
@@ -251,8 +249,9 @@ def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
     ]
     others = {_CONV: kernel, **({STAGE: STAGE_TAPS} if knobs.gather != "no" else {})}
     kernels = tuple(others.get(each, each) for each in _KERNELS)
+    written = hand_in(kernels, {AFTER: leaving.epilogue})
     return Emission(
-        (*hand_in(kernels, {AFTER: leaving.epilogue}), *norm_kernels(detail)),
+        (*written, *norm_kernels(detail), *detail.finishing),
         write_normed_launcher(detail, statements, knobs.block_p),
         own_size_only=is_scaled(detail) and knobs.terms == 1,
     )
@@ -296,7 +295,7 @@ def _write_product(detail: Convolution, knobs: StagedSettings) -> list[str]:
     launch = write_launch(
         "kmem_staged_conv",
         tiles * detail.batches,
-        "high, low, exponents, w_high, w_low, w_exponents, out",
+        f"high, low, exponents, w_high, w_low, w_exponents, {detail.target}",
         *output_arguments(detail),
         window_arguments(detail, staged_sizes(detail)),
         ", ".join(f"W{axis}={size}" for axis, size in zip("DHW", detail.window, strict=True)),
@@ -312,7 +311,7 @@ def _write_boxed(detail: Convolution, knobs: StagedSettings) -> list[str]:
     launch = write_launch(
         "kmem_boxed_conv",
         programs,
-        "high, low, exponents, w_high, w_low, w_exponents, out",
+        f"high, low, exponents, w_high, w_low, w_exponents, {detail.target}",
         *output_arguments(detail),
         window_arguments(detail, staged_sizes(detail)),
         f"TILES={box_tiles(detail, knobs)}, PROGRAMS={programs}",
@@ -324,17 +323,19 @@ def _write_boxed(detail: Convolution, knobs: StagedSettings) -> list[str]:
 def _write_walking(detail: Convolution, knobs: StagedSettings) -> list[str]:
     """The same by programs that walk over the tiles and keep the filter."""
     programs = min(knobs.programs, walked_tiles(detail, knobs))
+    padded_k = contraction(detail, knobs.depth)
     launch = write_launch(
         "kmem_walking_conv",
         programs,
-        "high, low, exponents, w_high, w_low, w_exponents, out",
+        f"high, low, exponents, w_high, w_low, w_exponents, {detail.target}",
         *output_arguments(detail),
         window_arguments(detail, staged_sizes(detail)),
-        f"CP={staged_channels(detail)}, PADDED_K={contraction(detail, knobs.block_k)}, "
+        f"CP={staged_channels(detail)}, PADDED_K={padded_k}, PIECES={pieces(padded_k)!r}",
         f"VECTOR={min(8, staged_channels(detail))}, SKEW={knobs.skew}",
         f"KEPT_IN={_KEPT_IN[knobs.kept_in]!r}, PROGRAMS={programs}, AHEAD={knobs.stages}",
         *_arithmetic_arguments(detail, knobs),
         f"num_warps={knobs.warps}",
+        detail.options,
     )
     return [launch]
 
@@ -345,7 +346,7 @@ def _arithmetic_arguments(detail: Convolution, knobs: StagedSettings) -> tuple[s
     return (
         f"TERMS={knobs.terms}, SCALED={is_scaled(detail)}, WIDEN={widen}, "
         f"TURNED={knobs.sums_along == 'positions'}",
-        f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
+        f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}",
     )
 
 
@@ -354,8 +355,9 @@ def _shared_arguments(detail: Convolution, knobs: StagedSettings) -> tuple[str, 
     padded_out = padded_outputs(detail, knobs.block_co)
     return (
         f"CP={staged_channels(detail)}, COP={padded_out}, "
-        f"PADDED_K={contraction(detail, knobs.block_k)}",
+        f"BLOCK_K={knobs.block_k}, PADDED_K={contraction(detail, knobs.depth)}",
         f"PROMOTE={promote_steps(detail, knobs)}, COMPENSATED={is_compensated(knobs)}",
         *_arithmetic_arguments(detail, knobs),
         f"num_warps={knobs.warps}, num_stages={knobs.stages}{_most_registers(detail, knobs)}",
+        detail.options,
     )

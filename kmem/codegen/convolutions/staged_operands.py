@@ -158,6 +158,7 @@ def kmem_pack_filter(
 
 
 WIDE = 16  # bytes that a copy moves at most
+LEAST_DEPTH = 16  # of a product. Source: PTX ISA, wgmma.mma_async shapes (k16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +166,11 @@ class StagedSettings:
     """The knobs of a staged convolution.
 
     A program makes `block_p` positions by `block_co` output channels, `block_k` of the contraction
-    a step. `terms`: 3 for two fp16 parts and three products, 1 for one. `copy_bytes`: of a copy to
-    shared memory; of 16 go through L2 only, or with `kept_in` l1 through L1 too, as those of 8 do,
-    where the taps of a tile meet again, and the filter that programs of an SM share. Source: PTX
-    ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all levels). `sums_along`: the
+    a step, where it has steps. `terms`: 3 for two fp16 parts and three products, 1 for one.
+    `copy_bytes`: of a copy to shared memory; of 16 go through L2 only, or with `kept_in` l1 through
+    L1 too, as those of 8 do, where the taps of a tile meet again, and the filter that programs of
+    an SM share. Source: PTX ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all
+    levels). `sums_along`: the
     axis along which a thread's sums lie; positions are how they are stored. `gather`: taps that are
     staged beside their channels, see gathered_taps.py. `copies`: who copies operands to shared
     memory, threads or boxes; `programs`: so many walk over the tiles, 0 for one a tile, see
@@ -212,6 +214,11 @@ class StagedSettings:
         return self.programs > 0 and not self.has_boxes
 
     @property
+    def depth(self) -> int:
+        """What the contraction is padded to a multiple of: a step's, or what a product takes."""
+        return LEAST_DEPTH if self.walks else self.block_k
+
+    @property
     def skew(self) -> int:
         """Elements before the first, so that vectors are aligned to 8 bytes and not to 16."""
         return 0 if self.copies_widely else 4
@@ -251,9 +258,9 @@ def staged_sizes(detail: Convolution) -> list[int]:
     return [staged_axis(axis) for axis in detail.axes]
 
 
-def contraction(detail: Convolution, block_k: int) -> int:
-    """Taps times padded channels, padded to whole steps."""
-    return ceil_div(detail.taps * staged_channels(detail), block_k) * block_k
+def contraction(detail: Convolution, depth: int) -> int:
+    """Taps times padded channels, padded to a multiple of a depth."""
+    return ceil_div(detail.taps * staged_channels(detail), depth) * depth
 
 
 def padded_outputs(detail: Convolution, block_co: int) -> int:
@@ -326,7 +333,7 @@ def write_packing(detail: Convolution, knobs: StagedSettings) -> list[str]:
     """The statements that write the packed filter: `w_high`, `w_low` and `w_exponents`."""
     inner = gathered_count(detail, knobs.gather)
     detail = gather_taps(detail, knobs.gather)
-    padded_k = contraction(detail, knobs.block_k)
+    padded_k = contraction(detail, knobs.depth)
     padded_out = padded_outputs(detail, knobs.block_co)
     rows = detail.groups * padded_out
     size, half = knobs.skew + rows * padded_k, _half(detail, knobs.terms, "w")

@@ -24,6 +24,7 @@ from kmem.codegen.convolutions.staged_conv import (
     promote_steps,
 )
 from kmem.codegen.convolutions.staged_operands import (
+    LEAST_DEPTH,
     WIDE,
     StagedSettings,
     contraction,
@@ -32,7 +33,9 @@ from kmem.codegen.convolutions.staged_operands import (
     staged_channels,
     staged_sizes,
 )
+from kmem.codegen.convolutions.summing import sum_cost_ms, sum_sites
 from kmem.codegen.convolutions.walking_conv import (
+    FEWEST_POSITIONS,
     can_walk,
     filter_bytes,
     programs_at_once,
@@ -45,7 +48,8 @@ from kmem.records import DTYPE_BYTES, Contract, Device, Knob
 
 HALF = 2  # bytes of a staged value
 BOXES_ARCH = "sm_9"  # boxes were compiled and looked at for sm_90 alone
-_DEPTHS = (16, 32, 64)  # of a step
+_DEPTHS = (LEAST_DEPTH, 32, 64)  # of a step
+_TILES = (64, 128, 256)  # positions
 MIN_ROWS = 64  # of a warp group's product. Source: PTX ISA, wgmma.mma_async shapes
 MAX_STAGED = 2**31 - 1  # elements of one image: offsets within it are 32-bit
 #: Sums of a thread; of its 255 registers addresses take the rest.
@@ -130,7 +134,7 @@ class StagedConv(Recipe):
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = pool_sites(graph, close_sites(graph, find_convolutions(graph)))
-        sites = norm_sites(graph, sites)
+        sites = sum_sites(graph, norm_sites(graph, sites))
         fitting = [site for site in sites if self._fits(_convolution(site))]
         return [judge_eager(site, contract.precision) for site in fitting]
 
@@ -154,9 +158,10 @@ class StagedConv(Recipe):
             **_box_knobs(detail, device),
             **_cache_knobs(detail),
         }
+        walking = (FEWEST_POSITIONS,) if _may_walk(detail) else ()
         knobs = {
             "terms": (self.terms,),
-            "block_p": (64, 128, 256),
+            "block_p": (*walking, *_TILES),
             "block_co": tuple(count for count in channels if least <= count <= widest),
             "block_k": tuple(depth for depth in _DEPTHS if depth <= deepest),
             "copy_bytes": (16, 8) if padded % 8 == 0 or gathering else (8,),
@@ -209,9 +214,9 @@ class StagedConv(Recipe):
         )
         if knobs.has_boxes:
             tiles = box_tiles(detail, knobs)
-        steps = contraction(detail, knobs.block_k) // knobs.block_k
+        steps = contraction(detail, knobs.depth) // knobs.depth
         waves = ceil_div(tiles, device.sm_count) * device.sm_count / tiles
-        flops = 2.0 * knobs.terms * knobs.block_p * knobs.block_co * knobs.block_k
+        flops = 2.0 * knobs.terms * knobs.block_p * knobs.block_co * knobs.depth
         product_s = waves * tiles * flops * steps / _product_rate(knobs, device)
         product_s *= 1.0 + _EFFORT_COST * knobs.accuracy
         if knobs.sums_along == "positions":
@@ -235,7 +240,7 @@ class StagedConv(Recipe):
         total_ms = (
             1e3 * (stage_s + max(seconds) + exposed + following_s) + launches * device.launch_ms
         )
-        total_ms += norm_cost_ms(detail, site, device)
+        total_ms += norm_cost_ms(detail, site, device) + sum_cost_ms(detail, device)
         # split-half-conv has three terms
         is_refused = detail.is_eager_exact and self.terms == 1
         total_ms *= 1.0 if knobs.gather == "no" else GATHER_MARGIN
@@ -262,9 +267,9 @@ def _box_knobs(detail: Convolution, device: Device) -> dict[str, tuple[Knob, ...
 
 def _walk_knobs(detail: Convolution, device: Device) -> dict[str, tuple[Knob, ...]]:
     """How many programs may walk over the tiles of few channels."""
-    if not (can_walk(detail) and _is_few(detail)):
+    if not _may_walk(detail):
         return {}
-    return {"programs": (0, *(count * device.sm_count for count in (1, 2, 3)))}
+    return {"programs": (0, *(count * device.sm_count for count in (1, 2, 3, 4)))}
 
 
 def _convolution(site: Site) -> Convolution:
@@ -285,7 +290,8 @@ def _product_rate(knobs: StagedSettings, device: Device) -> float:
     """
     shares = SHARE_COPYING_WIDELY if knobs.copies_widely else SHARE_OF_CEILING
     rate = ceiling(device, "fp16") * shares[knobs.terms]
-    return rate / max(1.0, 0.5 + 32 / knobs.block_co) * min(1.0, knobs.block_k / 32)
+    of_depth = 1.0 if knobs.walks else min(1.0, knobs.block_k / 32)
+    return rate / max(1.0, 0.5 + 32 / knobs.block_co) * of_depth
 
 
 def _copied_bytes_per_s(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
@@ -299,7 +305,7 @@ def _copied_bytes_per_s(detail: Convolution, knobs: StagedSettings, device: Devi
 
 def _step_bytes(knobs: StagedSettings) -> int:
     """Bytes one step of one program copies to shared memory."""
-    return (knobs.block_p + knobs.block_co) * knobs.block_k * HALF * knobs.parts
+    return (knobs.block_p + knobs.block_co) * knobs.depth * HALF * knobs.parts
 
 
 def _thread_sums(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
@@ -327,6 +333,10 @@ def _resident(detail: Convolution, knobs: StagedSettings, device: Device) -> int
 def _cache_knobs(detail: Convolution) -> dict[str, tuple[str, ...]]:
     """Where copies may be kept; nothing where taps do not meet again, or in more than L1 holds."""
     return {"kept_in": ("l2", "l1")} if _is_few(detail) else {}
+
+
+def _may_walk(detail: Convolution) -> bool:
+    return can_walk(detail) and _is_few(detail)
 
 
 def _is_few(detail: Convolution) -> bool:
@@ -368,8 +378,12 @@ def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> boo
     if knobs.copies_widely and staged_channels(detail) % 8 != 0:
         return False
     if knobs.walks and (
-        promote_steps(detail, knobs) > 0 or knobs.programs > programs_at_once(detail, knobs, device)
+        knobs.block_k != LEAST_DEPTH  # there are pieces in place of steps
+        or promote_steps(detail, knobs) > 0
+        or knobs.programs > programs_at_once(detail, knobs, device)
     ):
+        return False
+    if knobs.block_p not in _TILES and not knobs.walks:
         return False
     if knobs.has_boxes and not (can_box(detail) and fits_boxes(detail, knobs)):
         return False

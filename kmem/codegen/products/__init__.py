@@ -20,7 +20,6 @@ Kernels:
 
 - tuning.py: settings and costs of tiled products.
 - matmul.py: text that the matrix-product recipes share.
-- finishing.py: the kernel that finishes rows of which tiles left parts.
 - tiled_kernel.py: the kernel of tiled products.
 - tiled_recipe.py: the recipe class of tiled products.
 """

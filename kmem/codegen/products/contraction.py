@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kmem.codegen.chains.epilogue import Epilogue
-from kmem.codegen.products.finishing import Finish
+from kmem.codegen.chains.finishing import Finish
 from kmem.codegen.products.joined import Joined
 from kmem.codegen.products.prologue import Opening
 from kmem.problem.dtypes import FLOATS

@@ -12,7 +12,6 @@ import re
 from kmem.codegen.chains.epilogue import Epilogue
 from kmem.codegen.chains.ports import AFTER, BEFORE_A, BEFORE_B, Functions, port_arguments
 from kmem.codegen.products.contraction import Product
-from kmem.codegen.products.finishing import WINDOW
 from kmem.codegen.text.accumulate import ADD_COMPENSATED
 from kmem.codegen.text.calls import write_call, write_launch, write_launch_function
 from kmem.problem.sizes import ceil_div, next_power_of_two
@@ -252,7 +251,7 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
 def _write_sum(product: Product, splits: int, result: str) -> str:
     """The launch that adds the splits of K into a result."""
     rows_in_all, columns_in_all = product.m.size, product.n.size
-    fewest = 1 if product.finish is None else WINDOW
+    fewest = 1 if product.finish is None else product.finish.window
     columns = min(_SUMMED_COLUMNS, max(fewest, next_power_of_two(columns_in_all)))
     if product.joined is not None and product.joined.shares:
         columns = min(columns, product.joined.grain)

@@ -1,8 +1,8 @@
 """The kernel that finishes rows of which tiles left their part: the states of one reduction.
 
-A tile of a product reduces every `WINDOW` of its columns and stores what the reduction keeps of
-them, one or two states. The kernel here combines the states of a row, does what follows for each
-row, and stores the row's value. partial_rows.py decides which rows are reduced so.
+A tile reduces every so many of its columns and stores what the reduction keeps of them, one or two
+states. The kernel here combines the states of a row, does what follows for each row, and stores the
+row's value. partial.py says what a tile leaves.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,6 @@ from kmem.codegen.text.definitions import write_definition
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import content_hash
 
-#: Columns of a tile that leave one part: every tile has as many, or a multiple.
-WINDOW = 16
 #: Parts and rows of a tile that one program combines.
 _TILE, _MOST_ROWS = 4096, 32
 
@@ -41,8 +39,9 @@ class Finish:
     """How rows are finished.
 
     `body` are the lines of the function that is handed to the kernel as FINISH, which returns the
-    rows' values; `helpers` the jitted functions that it calls. `wants_rounding`: what tiles reduce
-    is rounded first, and no compiler may fuse it with the reduction.
+    rows' values; `helpers` the jitted functions that it calls. `window` columns leave one part:
+    every tile has as many, or a multiple. `wants_rounding`: what tiles reduce is rounded first, and
+    no compiler may fuse it with the reduction.
     """
 
     body: tuple[str, ...]
@@ -50,12 +49,13 @@ class Finish:
     states: int
     rows: int
     columns: int
+    window: int
     wants_rounding: bool
 
     @property
     def parts(self) -> int:
         """How many parts a row has."""
-        return ceil_div(self.columns, WINDOW)
+        return ceil_div(self.columns, self.window)
 
     @property
     def row_elements(self) -> int:
