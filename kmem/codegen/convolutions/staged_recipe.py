@@ -50,6 +50,7 @@ HALF = 2  # bytes of a staged value
 BOXES_ARCH = "sm_9"  # boxes were compiled and looked at for sm_90 alone
 _DEPTHS = (LEAST_DEPTH, 32, 64)  # of a step
 _TILES = (64, 128, 256)  # positions
+_MOST_RESIDENT = 4  # programs of an SM that walk
 MIN_ROWS = 64  # of a warp group's product. Source: PTX ISA, wgmma.mma_async shapes
 MAX_STAGED = 2**31 - 1  # elements of one image: offsets within it are 32-bit
 #: Sums of a thread; of its 255 registers addresses take the rest.
@@ -267,9 +268,8 @@ def _box_knobs(detail: Convolution, device: Device) -> dict[str, tuple[Knob, ...
 
 def _walk_knobs(detail: Convolution, device: Device) -> dict[str, tuple[Knob, ...]]:
     """How many programs may walk over the tiles of few channels."""
-    if not _may_walk(detail):
-        return {}
-    return {"programs": (0, *(count * device.sm_count for count in (1, 2, 3, 4)))}
+    counts = tuple(count * device.sm_count for count in range(_MOST_RESIDENT + 1))
+    return {"programs": counts} if _may_walk(detail) else {}
 
 
 def _convolution(site: Site) -> Convolution:
