@@ -15,6 +15,7 @@ Dense convolutions, as products:
 - boxed_conv.py: the product of staged operands that the hardware copies as boxes.
 - walking_conv.py: the product by programs that walk over the tiles and keep the filter.
 - staged_conv.py: the product of staged operands.
+- staged_space.py: knobs of the staged convolutions, and which settings are legal.
 - staged_recipe.py: the recipe class of the staged convolutions.
 
 Poolings and depthwise convolutions, as stencils:

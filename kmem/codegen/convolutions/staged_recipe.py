@@ -1,64 +1,46 @@
-"""The recipes of staged convolutions: which sites they take, their knobs, a rough time.
+"""The recipes of staged convolutions: which sites they take, a rough time.
 
-Kernels in staged_conv.py. Two skills share them and differ in how many products make one:
-staged-half-conv (as many bits as TF32) and split-half-conv (exact fp32). They are two because what
-eager rounds is not in the graph: cuDNN is exact for grouped and some odd convolutions, so both must
-be tried.
+Kernels in staged_conv.py, knobs in staged_space.py. Two skills share them and differ in how many
+products make one: staged-half-conv (as many bits as TF32) and split-half-conv (exact fp32). They
+are two because what eager rounds is not in the graph: cuDNN is exact for grouped and some odd
+convolutions, so both must be tried.
 """
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from kmem.codegen.chains.approximate import chain_s, has_quick_form
-from kmem.codegen.convolutions.boxed_conv import box_tiles, can_box, fits_boxes
+from kmem.codegen.convolutions.boxed_conv import box_tiles
 from kmem.codegen.convolutions.closing import close_sites
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
-from kmem.codegen.convolutions.gathered_taps import gather_choices, gather_taps
+from kmem.codegen.convolutions.gathered_taps import gather_taps
 from kmem.codegen.convolutions.norming import norm_cost_ms, norm_sites
 from kmem.codegen.convolutions.pooled_tile import pool_sites
-from kmem.codegen.convolutions.staged_conv import (
-    emit_staged,
-    follow_staged,
-    is_compensated,
-    is_long,
-    promote_steps,
-)
+from kmem.codegen.convolutions.staged_conv import emit_staged, follow_staged, is_long
 from kmem.codegen.convolutions.staged_operands import (
-    LEAST_DEPTH,
-    WIDE,
     StagedSettings,
     contraction,
     is_scaled,
     read_staged,
     staged_channels,
-    staged_sizes,
+)
+from kmem.codegen.convolutions.staged_space import (
+    HALF,
+    MAX_STAGED,
+    is_few,
+    resident_programs,
+    staged_elements,
+    staged_space,
+    step_bytes,
 )
 from kmem.codegen.convolutions.summing import sum_cost_ms, sum_sites
-from kmem.codegen.convolutions.walking_conv import (
-    FEWEST_POSITIONS,
-    can_walk,
-    filter_bytes,
-    programs_at_once,
-)
+from kmem.codegen.convolutions.walking_conv import filter_bytes
 from kmem.codegen.rates import by_card, ceiling, issues_per_s
 from kmem.problem.graph import OpGraph
-from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import ACCURACY, Emission, Recipe, Role, Rule, Settings, Site, Space
-from kmem.records import DTYPE_BYTES, Contract, Device, Knob
+from kmem.problem.sizes import ceil_div
+from kmem.recipes import Emission, Recipe, Role, Settings, Site, Space
+from kmem.records import DTYPE_BYTES, Contract, Device
 
-HALF = 2  # bytes of a staged value
-BOXES_ARCH = "sm_9"  # boxes were compiled and looked at for sm_90 alone
-_DEPTHS = (LEAST_DEPTH, 32, 64)  # of a step
-_TILES = (64, 128, 256)  # positions
-_MOST_RESIDENT = 4  # programs of an SM that walk
-MIN_ROWS = 64  # of a warp group's product. Source: PTX ISA, wgmma.mma_async shapes
-MAX_STAGED = 2**31 - 1  # elements of one image: offsets within it are 32-bit
-#: Sums of a thread; of its 255 registers addresses take the rest.
-MIN_THREAD_SUMS, MAX_THREAD_SUMS = 4, 192
-#: Of those in windows: 128 of them spilled 1,648 bytes behind a hardswish, 1,960 behind a tanh
-#: (sm_90, Triton 3.9), for windows go through shared memory as a tile of their own.
-_MAX_POOLED_SUMS = 64
-_MOST_REGISTERS, _OTHER_REGISTERS = 255, 60
 #: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1,
 #: problems 50, 54, 57, 58, 64, 86) and ranks. From L2 to shared memory, all SMs together; and how
 #: often L1 (8-byte copies) gives the rows that taps of several rows share.
@@ -67,11 +49,10 @@ L2_BYTES_PER_S, L1_GAIN = 3.4e12, 2.4
 #: to 128 channels, 3x3: the product reaches 439 TFLOP/s with copies of 16 bytes, 302 with 8; over 3
 #: channels in 3D 46.
 L2_WIDE_BYTES_PER_S, L1_GAIN_OF_FEW = 8e12, 1.3
-#: Staged channels of which L1 may hold a tile's rows; and of the time over so few, wherever they
-#: are kept, what a card took, but with four of them in copies of 8 bytes. Source: H200, 2026-11-23
-#: and -24, 36 kernels of level 1's 50, 54, 60, 63 and 66 and level 2's 7, 57, 69, 71, 73, 82 and
-#: 90: 0.98 to 1.7, 1.41 in the geometric mean.
-MOST_KEPT, FEW_CHANNELS_COST = 16, 1.4
+#: Of the time over few channels, wherever they are kept, what a card took, but with four of them in
+#: copies of 8 bytes. Source: H200, 2026-11-23 and -24, 36 kernels of level 1's 50, 54, 60, 63, 66
+#: and level 2's 7, 57, 69, 71, 73, 82, 90: 0.98 to 1.7, 1.41 in the geometric mean.
+FEW_CHANNELS_COST = 1.4
 #: Of the product's time, what it takes with the sums along positions. Source: the same; 64 to 128
 #: channels, 3x3: 0.98 and 1.1.
 ALONG_POSITIONS = {1: 0.98, 3: 1.06}
@@ -143,46 +124,11 @@ class StagedConv(Recipe):
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases).
         exact = is_scaled(detail)
         wanted = exact if self.terms == 3 else not exact or detail.groups == 1
-        return wanted and _staged_elements(detail) <= MAX_STAGED
+        return wanted and staged_elements(detail) <= MAX_STAGED
 
     def space(self, site: Site, device: Device) -> Space:
         detail = _convolution(site)
-        widest = max(16, min(256, next_power_of_two(detail.group_out)))
-        least = widest if detail.is_closed else widest // 2
-        channels = (16, 32, 64, 128, 256)
-        padded = staged_channels(detail)
-        deepest = max(16, next_power_of_two(padded * detail.taps))
-        gathers = gather_choices(detail)
-        gathering = {"gather": gathers} if len(gathers) > 1 else {}
-        optional = {
-            **_walk_knobs(detail, device),
-            **_box_knobs(detail, device),
-            **_cache_knobs(detail),
-        }
-        walking = (FEWEST_POSITIONS,) if _may_walk(detail) else ()
-        knobs = {
-            "terms": (self.terms,),
-            "block_p": (*walking, *_TILES),
-            "block_co": tuple(count for count in channels if least <= count <= widest),
-            "block_k": tuple(depth for depth in _DEPTHS if depth <= deepest),
-            "copy_bytes": (16, 8) if padded % 8 == 0 or gathering else (8,),
-            "warps": (8, 4),
-            "stages": (2, 3, 4),
-            "sums_along": ("positions", "channels"),
-            **gathering,
-            **optional,
-            ACCURACY: self._rungs(detail),
-        }
-        return Space(
-            knobs,
-            lambda settings: _is_legal(detail, read_staged(detail, settings), device),
-            {
-                "sums_along": "channels",
-                **dict.fromkeys(gathering, "no"),
-                **{name: values[0] for name, values in optional.items()},
-            },
-            _rules(knobs),
-        )
+        return staged_space(detail, self.terms, self._rungs(detail), device)
 
     def _rungs(self, detail: Convolution) -> tuple[int, ...]:
         """One term of fp32 becomes three; a long sum is promoted, if it is not, or compensated.
@@ -197,10 +143,10 @@ class StagedConv(Recipe):
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail = _convolution(site)
         knobs = read_staged(detail, settings)
-        is_slow = _is_few(detail) and (knobs.copies_widely or staged_channels(detail) > 4)
+        is_slow = is_few(detail) and (knobs.copies_widely or staged_channels(detail) > 4)
         source = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype]
         detail = gather_taps(detail, knobs.gather)
-        elements = detail.batches * _staged_elements(detail)
+        elements = detail.batches * staged_elements(detail)
         staged = elements * HALF * knobs.parts
         passes = 2 if is_scaled(detail) else 1  # the first looks for the scale
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
@@ -222,12 +168,12 @@ class StagedConv(Recipe):
         product_s *= 1.0 + _EFFORT_COST * knobs.accuracy
         if knobs.sums_along == "positions":
             product_s *= ALONG_POSITIONS[knobs.terms]
-        copied = tiles * steps * _step_bytes(knobs)
+        copied = tiles * steps * step_bytes(knobs)
         if knobs.walks:  # each program copies the filter once
             copied -= (tiles - knobs.programs) * filter_bytes(detail, knobs)
         copy_s = copied / _copied_bytes_per_s(detail, knobs, device)
         memory_s = (staged + site.outputs[0].spec.bytes) / bandwidth
-        resident = _resident(detail, knobs, device)
+        resident = resident_programs(detail, knobs, device)
         waits_s = (steps - 1) * STEP_S / min(MOST_AHEAD, knobs.stages - 1) + PROGRAM_S
         if knobs.walks:
             resident, waits_s = ceil_div(knobs.programs, device.sm_count), TILE_S
@@ -257,29 +203,9 @@ class StagedConv(Recipe):
         return emit_staged(detail, read_staged(detail, settings))
 
 
-def _box_knobs(detail: Convolution, device: Device) -> dict[str, tuple[Knob, ...]]:
-    """Knobs of operands that come as boxes, where the card has them and a step can lie in a tap."""
-    has_steps = staged_channels(detail) % min(_DEPTHS) == 0
-    if not device.arch.startswith(BOXES_ARCH) or not has_steps or not can_box(detail):
-        return {}
-    programs = (0, device.sm_count, 2 * device.sm_count)
-    return {"copies": ("threads", "boxes"), "programs": programs}
-
-
-def _walk_knobs(detail: Convolution, device: Device) -> dict[str, tuple[Knob, ...]]:
-    """How many programs may walk over the tiles of few channels."""
-    counts = tuple(count * device.sm_count for count in range(_MOST_RESIDENT + 1))
-    return {"programs": counts} if _may_walk(detail) else {}
-
-
 def _convolution(site: Site) -> Convolution:
     assert isinstance(site.detail, Convolution)
     return site.detail
-
-
-def _staged_elements(detail: Convolution) -> int:
-    """Elements of one image of one group, staged."""
-    return math.prod(staged_sizes(detail)) * staged_channels(detail)
 
 
 def _product_rate(knobs: StagedSettings, device: Device) -> float:
@@ -301,101 +227,3 @@ def _copied_bytes_per_s(detail: Convolution, knobs: StagedSettings, device: Devi
     meets_again = detail.taps > detail.axes[2].kernel > 1
     gain = L1_GAIN_OF_FEW if staged_channels(detail) <= 4 else L1_GAIN
     return by_card(L2_BYTES_PER_S, device) * (gain if meets_again else 1.0)
-
-
-def _step_bytes(knobs: StagedSettings) -> int:
-    """Bytes one step of one program copies to shared memory."""
-    return (knobs.block_p + knobs.block_co) * knobs.depth * HALF * knobs.parts
-
-
-def _thread_sums(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
-    """Accumulators of one thread.
-
-    They are the sum, with three terms the cross terms, with promotion a second sum, and what that
-    has lost.
-    """
-    promoted = promote_steps(detail, knobs) > 0
-    sets = 1 + (knobs.terms == 3) + promoted + (promoted and is_compensated(knobs))
-    return sets * knobs.block_p * knobs.block_co / (device.warp_size * knobs.warps)
-
-
-def _resident(detail: Convolution, knobs: StagedSettings, device: Device) -> int:
-    """Programs that share an SM, by registers and shared memory; at least one."""
-    threads = device.warp_size * knobs.warps
-    registers = min(_MOST_REGISTERS, int(_thread_sums(detail, knobs, device)) + _OTHER_REGISTERS)
-    fits = min(
-        device.registers_per_sm // (registers * threads),
-        device.shared_bytes_per_sm // _shared_bytes(knobs),
-    )
-    return max(1, fits)
-
-
-def _cache_knobs(detail: Convolution) -> dict[str, tuple[str, ...]]:
-    """Where copies may be kept; nothing where taps do not meet again, or in more than L1 holds."""
-    return {"kept_in": ("l2", "l1")} if _is_few(detail) else {}
-
-
-def _may_walk(detail: Convolution) -> bool:
-    return can_walk(detail) and _is_few(detail)
-
-
-def _is_few(detail: Convolution) -> bool:
-    return detail.taps > 1 and staged_channels(detail) <= MOST_KEPT
-
-
-def _shared_bytes(knobs: StagedSettings) -> int:
-    """Shared memory of one program.
-
-    It holds operands of all stages, or the result on its way between threads.
-    """
-    result = knobs.block_p * knobs.block_co * 4
-    return max(_step_bytes(knobs) * knobs.stages, result)
-
-
-def _rules(knobs: Container[str]) -> tuple[Rule, ...]:
-    """What goes together of the knobs that a space has, whatever the convolution."""
-    rules = (
-        # warps beyond the rows of a tile repeat its products
-        Rule(("block_p", "block_co", "warps", "sums_along"), _has_rows),
-        # no taps are left that would meet in L1
-        Rule(("gather", "copy_bytes"), lambda gather, width: gather == "no" or width == WIDE),
-        Rule(("copies", "copy_bytes"), lambda copies, width: copies != "boxes" or width == WIDE),
-        Rule(("kept_in", "copy_bytes"), lambda kept_in, width: kept_in != "l1" or width == WIDE),
-        Rule(("kept_in", "copies"), lambda kept_in, copies: kept_in != "l1" or copies != "boxes"),
-    )
-    return tuple(rule for rule in rules if all(name in knobs for name in rule.knobs))
-
-
-def _has_rows(block_p: int, block_co: int, warps: int, sums_along: str) -> bool:
-    rows = block_co if sums_along == "positions" else block_p
-    return rows >= (16 * warps if warps > 4 else MIN_ROWS)
-
-
-def _is_legal(detail: Convolution, knobs: StagedSettings, device: Device) -> bool:
-    detail = gather_taps(detail, knobs.gather)
-    if knobs.gather != "no" and _staged_elements(detail) > MAX_STAGED:
-        return False
-    if knobs.copies_widely and staged_channels(detail) % 8 != 0:
-        return False
-    if knobs.walks and (
-        knobs.block_k != LEAST_DEPTH  # there are pieces in place of steps
-        or promote_steps(detail, knobs) > 0
-        or knobs.programs > programs_at_once(detail, knobs, device)
-    ):
-        return False
-    if knobs.block_p not in _TILES and not knobs.walks:
-        return False
-    if knobs.has_boxes and not (can_box(detail) and fits_boxes(detail, knobs)):
-        return False
-    # An operand of the epilogue as large as the tile is in registers beside the sums. Source:
-    # tile-matmul, where it spilled.
-    most = MAX_THREAD_SUMS if not detail.full_operands else MAX_THREAD_SUMS // 2
-    if detail.is_pooled:
-        most = _MAX_POOLED_SUMS
-    if not MIN_THREAD_SUMS <= _thread_sums(detail, knobs, device) <= most:
-        return False
-    if knobs.walks:
-        return True
-    if knobs.stages > 2 and contraction(detail, knobs.block_k) // knobs.block_k < knobs.stages:
-        return False
-    return _shared_bytes(knobs) <= device.shared_bytes_per_block
