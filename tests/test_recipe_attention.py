@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from all_pairs import all_pairs
 from compile_sm90 import compile_jobs
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -20,6 +21,8 @@ from kmem.testing import check_recipe, emit_source, import_source, poisoned_scra
 ROOT = Path(__file__).resolve().parent.parent
 H200 = named_target("h200")
 RECIPE = load_recipe(load_skill(ROOT / "skills" / "flash-attention"))
+#: How far a result is from its own rounding.
+ROUNDED_TO = {"float32": 1e-6, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 def problem(shapes: list[tuple[int, ...]], dtype: str = "float32", call: str = "q, k, v") -> str:
@@ -221,13 +224,12 @@ def contracting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow(after=3)
 @pytest.mark.usefixtures("contracting")
-@pytest.mark.parametrize("keys", [32, 37])
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": -2.0}])
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)]
+    ("keys", "options", "dtype"),
+    all_pairs([32, 37], [{}, {"is_causal": True}, {"scale": -2.0}], list(ROUNDED_TO)),
 )
 def test_large_scores_are_right_where_products_are_contracted(
-    dtype: str, tolerance: float, options: dict[str, float | bool], keys: int
+    keys: int, options: dict[str, float | bool], dtype: str
 ) -> None:
     inputs = [torch.empty(2, rows, 32, dtype=getattr(torch, dtype)) for rows in (20, keys, keys)]
     apply_family("large", inputs, [InputTraits(fixed=False)] * 3, torch.Generator().manual_seed(4))
@@ -235,17 +237,21 @@ def test_large_scores_are_right_where_products_are_contracted(
     for found in run_both(
         inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())])
     ):
-        assert float((found.double() - oracle).norm() / oracle.norm()) <= tolerance
+        assert float((found.double() - oracle).norm() / oracle.norm()) <= ROUNDED_TO[dtype]
 
 
 @pytest.mark.slow(after=2)
-@pytest.mark.parametrize("poison", [-(2**30), 2**30])
-@pytest.mark.parametrize(("queries", "keys"), [(20, 37), (37, 20), (70, 70), (5, 130)])
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}])
+@pytest.mark.parametrize(
+    ("poison", "sizes", "options"),
+    all_pairs(
+        [-(2**30), 2**30], [(20, 37), (37, 20), (70, 70), (5, 130)], [{}, {"is_causal": True}]
+    ),
+)
 def test_no_result_depends_on_what_scratch_memory_held(
-    options: dict[str, bool], queries: int, keys: int, poison: int
+    poison: int, sizes: tuple[int, int], options: dict[str, bool]
 ) -> None:
     """Of tiles that no row attends to nothing is written, so nothing may be read."""
+    queries, keys = sizes
     torch.manual_seed(5)
     inputs = [torch.randn(2, rows, 32) for rows in (queries, keys, keys)]
     oracle = F.scaled_dot_product_attention(*(value.double() for value in inputs), **options)

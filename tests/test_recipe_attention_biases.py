@@ -225,9 +225,12 @@ def test_biases_and_masks_one_behind_the_other_are_one_attention(case, dtype):
     assert (detail.mask.period if detail.mask else 0) == 2 * ("windows" in case)
 
 
-@pytest.mark.parametrize("special", [math.inf, math.nan])
-@pytest.mark.parametrize("case", ["a bias of inputs", "both added", "bias and windows"])
-@pytest.mark.parametrize("operand", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("operand", "case", "special"),
+    all_pairs(
+        [0, 1, 2], ["a bias of inputs", "both added", "bias and windows"], [math.inf, math.nan]
+    ),
+)
 def test_what_is_not_finite_reaches_what_it_does_behind_a_bias(operand, case, special):
     source = masked(case)
     module = import_source(source)

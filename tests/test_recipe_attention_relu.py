@@ -70,11 +70,14 @@ def test_relu_stands_for_softmax(case, sizes, dtype):
     check_recipe(RECIPE, source, H200, settings=settings_of(site), tolerance=tolerance)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("special", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize(
-    ("case", "operand"),
-    all_pairs(["causal", "buffer", "added", "nothing", "bias"], [0, 1, 2]),
+    ("case", "operand", "special", "dtype"),
+    all_pairs(
+        ["causal", "buffer", "added", "nothing", "bias"],
+        [0, 1, 2],
+        [math.inf, -math.inf, math.nan],
+        ["float32", "float16"],
+    ),
 )
 def test_what_is_not_finite_reaches_what_it_does_in_torch(case, operand, special, dtype):
     source = problem(MASKED[case][0], (40, 40), dtype)
