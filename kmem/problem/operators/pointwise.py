@@ -123,10 +123,11 @@ def _silu(x: str) -> Expression:
 
 
 def _gelu(x: str, approximate: str) -> str | Expression:
-    # Source: torch.nn.functional.gelu; 0.7071... = sqrt(1/2), 0.7978... = sqrt(2/pi).
+    # Source: torch.nn.functional.gelu; 0.7071... = sqrt(1/2), 1.5957... = 2 sqrt(2/pi).
     if approximate == "tanh":
-        inner = f"0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})"
-        return using(f"0.5 * {x} * (1.0 + stable_tanh({inner}))", STABLE_TANH)
+        # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)), which does not cancel
+        twice = f"1.5957691216057308 * ({x} + 0.044715 * {x} * {x} * {x})"
+        return using(f"tl.div_rn({x}, 1.0 + stable_exp(-({twice})))", STABLE_EXP)
     return f"0.5 * {x} * (1.0 + tl.erf({x} * 0.7071067811865476))"
 
 
