@@ -218,6 +218,22 @@ def get_inputs():
 """,
         "",
     ),
+    "averages": (
+        """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.key = torch.nn.Linear(16, 16)
+        self.out = torch.nn.Linear(16, 8)
+    def forward(self, x, state):
+        state.mul_(0.9).add_(torch.tanh(self.key(x)))
+        return self.out(state).relu()
+def get_inputs():
+    return [torch.randn(4, 16), torch.randn(4, 16)]
+""",
+        "",
+    ),
     "in_place": (
         """
 import torch

@@ -77,6 +77,17 @@ class ModelNew(Model):
         return made
 """
 WRONG = RIGHT.replace("forward(*inputs)", "forward(*inputs) * 1.05")
+#: One that writes to what it was given, once it has read it.
+OVERWRITING = """
+
+class ModelNew(Model):
+    def forward(self, *inputs):
+        made = super().forward(*inputs)
+        for each in inputs:
+            if each.is_floating_point() and not each.requires_grad:
+                each.mul_(2.0)
+        return made
+"""
 
 
 def composed_of(
@@ -219,6 +230,8 @@ def test_weights_that_are_loaded_later_are_those_that_kernels_read(tmp_path: Pat
         ("draws_by_value", RIGHT, "draws random numbers (bernoulli)"),
         ("casts_inside", RIGHT, ""),
         ("casts_inside", WRONG, "errs"),
+        ("averages", RIGHT, ""),
+        ("casts", OVERWRITING, "input 0 afterwards: errs"),
     ],
 )
 def test_the_whole_is_held_to_float64(name: str, kernel: str, reason: str, tmp_path: Path) -> None:

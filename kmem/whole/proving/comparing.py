@@ -1,7 +1,7 @@
 """A composed model's results held to what its model must compute.
 
 It errs at most twice as much as eager does against float64, in what a forward returns and in what
-it leaves in buffers.
+it leaves in buffers, and in inputs that either of them writes to.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,14 @@ from kmem.whole.proving.oracle import (
     call,
     generators,
     have_drawn,
+    is_input,
     keep_state,
     put_back,
     results_of,
     right_results,
     set_generators,
     traced_results,
+    written_to,
 )
 
 _WHY_NOT_TRACED = "what Python keeps or draws is fixed in it; keep it in buffers"
@@ -46,7 +48,7 @@ def compare(
 ) -> dict[str, Found]:
     """What was found of each way to run the rest of a composed model.
 
-    What a forward leaves in buffers is held to the same as what it returns.
+    What a forward leaves in buffers and inputs is held to the same as what it returns.
     """
     state = keep_state(built.module)
     drawn = generators()
@@ -59,6 +61,7 @@ def compare(
     if have_drawn(drawn) and not numbers:
         reason = "its forward draws random numbers, against which nothing can be held"
         return {EAGER_REST: (0.0, 0.0, reason)}
+    written = written_to(eager, built)
     answers = _Answers(oracle, eager, traced, _has_cudnn_work(captured))
     found: dict[str, Found] = {}
     for rest, forwards in ways.items():
@@ -80,6 +83,8 @@ def compare(
         if reason:
             reason = f"the composed forward did not run: {reason}"
         reason = reason or why_not_compiled(forwards)
+        held = written | written_to(ours, built)
+        ours = {name: each for name, each in ours.items() if name in held or not is_input(name)}
         found[rest] = (0.0, 0.0, reason) if reason else _hold(ours, answers, precision)
     put_back(state)
     return found
@@ -99,7 +104,7 @@ def _hold(ours: Results, answers: _Answers, precision: Precision) -> Found:
     """Hold what a composed forward gave to what it must."""
     oracle, eager = answers.oracle, answers.eager
     traced = answers.traced
-    if len(ours) != len(eager):
+    if _count(ours) != _count(eager):
         return 0.0, 0.0, "it returns another number of tensors"
     error = eager_error = 0.0
     cudnn_works = precision is Precision.MATCH and answers.has_cudnn_work
@@ -123,6 +128,11 @@ def _hold(ours: Results, answers: _Answers, precision: Precision) -> Found:
             allowed = f"eager errs {reference.relative_error:.2g} against float64"
             return error, eager_error, f"{name}: {text}, {allowed}"
     return error, eager_error, ""
+
+
+def _count(results: Results) -> int:
+    """How many there are beside inputs."""
+    return sum(not is_input(name) for name in results)
 
 
 def _has_cudnn_work(captured: Captured) -> bool:

@@ -1,7 +1,8 @@
 """What a model must compute: its results in float64, and those of its graph as it was captured.
 
 A model that was captured whole is computed by its graph, one that was cut by a copy in float64.
-What a forward leaves in buffers is held to the same as what it returns. Random numbers that the
+What a forward leaves in buffers, and in inputs that it writes to, is held to the same as what it
+returns. Random numbers that the
 graph has drawn are those that the answer in float64 is computed with. In training the gradients of
 parameters are results too, and of inputs that record them, of outputs weighed by fixed numbers that
 every dtype holds exactly.
@@ -73,13 +74,13 @@ def have_drawn(before: Sequence[torch.Tensor]) -> bool:
 
 
 def call(built: Built) -> tuple[Any, list[torch.Tensor]]:
-    """A forward on copies of the inputs, which it may write to, and those that record gradients."""
+    """A forward on copies of the inputs, which it may write to, and all those that are tensors."""
     args, kwargs = pytree.tree_map(
         lambda leaf: copied(leaf) if isinstance(leaf, torch.Tensor) else leaf,
         (built.args, dict(built.kwargs)),
     )
-    recorded = _recorded(_tensors((args, kwargs)))
-    return built.module(*args, **kwargs), recorded
+    given = _tensors((args, kwargs))
+    return built.module(*args, **kwargs), given
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:
@@ -100,10 +101,11 @@ def is_expanded(value: torch.Tensor) -> bool:
 def results_of(
     built: Built, captured: Captured, outputs: Any, inputs: Sequence[torch.Tensor] = ()
 ) -> Results:
-    """What a forward returned, and what is in the buffers after it; gradients if it recorded.
+    """What a forward returned, and what is in the buffers and inputs after it; gradients if it
+    recorded.
 
     Args:
-        inputs: those that record gradients.
+        inputs: all those that are tensors, as they are afterwards.
     """
     leaves = _tensors(outputs)
     found = {f"output {number}": each.detach().clone() for number, each in enumerate(leaves)}
@@ -111,11 +113,41 @@ def results_of(
         f"buffer {each.target}": state_of(built.module, each).detach().clone()
         for each in _buffers(captured)
     }
+    found |= _left_in(inputs)
     if not torch.is_grad_enabled():
         return found
     sources = dict(built.module.named_parameters())
-    sources |= {f"input {number}": each for number, each in enumerate(inputs)}
+    sources |= {f"input {number}": each for number, each in enumerate(_recorded(inputs))}
     return found | _gradients(leaves, sources)
+
+
+def _left_in(inputs: Sequence[torch.Tensor]) -> Results:
+    """What is in inputs after a forward, those that record gradients left out: they are leaves,
+    which nothing may write to.
+    """
+    return {
+        f"input {number} afterwards": each.detach().clone()
+        for number, each in enumerate(inputs)
+        if not each.requires_grad
+    }
+
+
+def written_to(results: Results, built: Built) -> set[str]:
+    """The names of results that are inputs, and no longer what was given."""
+    given = _left_in(_tensors((built.args, dict(built.kwargs))))
+    return {name for name in given if name in results and not _is(results[name], given[name])}
+
+
+def is_input(name: str) -> bool:
+    """Whether a result is what was left in an input."""
+    return name.endswith(" afterwards")
+
+
+def _is(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors hold the same, NaN counting as itself."""
+    return torch.equal(one, other) or (
+        one.is_floating_point() and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+    )
 
 
 def training_step(built: Built) -> Callable[[], object]:
@@ -212,7 +244,11 @@ def _evaluated(
     leaves: dict[str, torch.Tensor] = {}
     given: dict[str, Any] = {}
     inputs = 0  # that record gradients
+    asked = {each.name for each in segment.graph.placeholders if each.kind == "input"}
+    tensors: list[str] = []  # inputs that are
     for name, value in given_values(segment.graph, built).items():
+        if name in asked and isinstance(value, torch.Tensor):
+            tensors.append(name)
         known = names.get(id(value))  # what is tied is one parameter
         if known is None and isinstance(value, torch.Tensor) and value.requires_grad:
             known = f"input {inputs}"
@@ -232,6 +268,7 @@ def _evaluated(
     ]
     results: dict[str, Any] = {f"output {number}": each for number, each in enumerate(outputs)}
     results |= {f"buffer {each.target}": given[each.name] for each in _buffers(captured)}
+    results |= _left_in([given[name] for name in tensors])
     if torch.is_grad_enabled():
         results |= _gradients(outputs, leaves)
     return {name: each.detach() for name, each in results.items()}
@@ -260,7 +297,7 @@ def _in_float64(built: Built, captured: Captured) -> Results:
     torch.set_default_dtype(torch.float64)
     try:
         with Widening():
-            recorded = _recorded(_tensors((args, kwargs)))
-            return results_of(wide, captured, wide.module(*args, **kwargs), recorded)
+            given = _tensors((args, kwargs))
+            return results_of(wide, captured, wide.module(*args, **kwargs), given)
     finally:
         torch.set_default_dtype(default)
