@@ -35,7 +35,6 @@ from kmem.problem.operators.row import (
     Summed,
 )
 from kmem.problem.operators.table import find_operator, lowering_of
-from kmem.problem.sizes import dense_strides
 from kmem.recipes import Operand
 from kmem.records import TensorSpec
 
@@ -55,7 +54,7 @@ class Lowering:
     changes: list[Store] = field(default_factory=list)  # of buffers, in place
     total: Total | None = None
     totals: dict[str, str] = field(default_factory=dict)  # values after the total, as its texts
-    _loads: dict[tuple[str, Form], str] = field(default_factory=dict)
+    _loads: dict[tuple[str, Form, tuple[int, ...]], str] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -104,8 +103,9 @@ class Lowering:
 
         def lies_alike(name: str) -> bool:
             spec = self.graph.spec(name)
-            is_alike = spec.shape == output.shape and spec.is_contiguous
-            return is_alike and self.forms.get(name, Form.FOLDED) is Form.FOLDED
+            if name in self.forms:
+                return self.forms[name] is Form.FOLDED and spec.shape == output.shape
+            return self.space.unfolded(spec, output.shape) is not None
 
         is_other = output.shape != self.shape and output.numel == prod(self.shape)
         is_laid = bool(self.space.dims) and is_other and output.is_contiguous
@@ -123,10 +123,13 @@ class Lowering:
         return Form.FULL if is_full and fits else None
 
     def _form_of_reshaped(self, node: Node, forms: set[Form]) -> Form | None:
-        """A squeezed value that is given its reduced dimensions back, or a folded one its shape."""
+        """A squeezed value that regains its reduced dimensions, one that is folded or unfolded."""
         if forms == {Form.FOLDED}:
             return Form.FULL if node.output.shape == self.shape else None
         source = node.args[0]
+        if forms == {Form.FULL} and self.graph.spec(node.refs()[0]).shape == self.shape:
+            is_other = bool(self.space.dims) and node.output.shape != self.shape
+            return Form.FOLDED if is_other and node.output.is_contiguous else None
         is_squeezed = (
             forms == {Form.SQUEEZED} and isinstance(source, Ref) and source.name in self.forms
         )
@@ -186,13 +189,17 @@ class Lowering:
 
     # --- what rows write with, see RegionBuilder
 
-    def read(self, name: str, form: Form = Form.FULL) -> str:
+    def read(self, name: str, form: Form = Form.FULL, folded: tuple[int, ...] = ()) -> str:
         if name in self.forms:
             return variable(name)
-        key = (name, form)
+        key = (name, form, folded)
         if key not in self._loads:
-            made = f"{variable(name)}_row" if form is Form.SQUEEZED else variable(name)
-            self._loads[key] = self.load(made, name, self.strides(self.graph.spec(name), form))
+            spec, made = self.graph.spec(name), variable(name)
+            if form is Form.SQUEEZED:
+                made = f"{made}_row"
+            elif form is Form.FOLDED and spec.shape != folded:
+                made = f"{made}_in_{'_'.join(map(str, folded))}"
+            self._loads[key] = self.load(made, name, self.strides(spec, form, folded))
         return self._loads[key]
 
     def load(self, variable_name: str, name: str, strides: tuple[int, ...]) -> str:
@@ -223,9 +230,11 @@ class Lowering:
     def add_total(self, values: tuple[str, ...], text: str) -> None:
         self.total = Total(values, text, 0)
 
-    def strides(self, spec: TensorSpec, form: Form = Form.FULL) -> tuple[int, ...]:
+    def strides(
+        self, spec: TensorSpec, form: Form = Form.FULL, folded: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
         if form is Form.FOLDED:
-            spec = replace(spec, shape=self.shape, stride=dense_strides(self.shape))
+            spec = self.space.unfolded(spec, folded or spec.shape) or spec
         if form in (Form.FULL, Form.FOLDED):
             return axis_strides(self.space.axes, self.shape, spec)
         kept = [dim for dim in range(len(self.shape)) if dim not in self.space.dims]
@@ -294,7 +303,8 @@ class Lowering:
             self.map(variable(node.name), variable(producer.name), variable(producer.name))
 
     def _add_pointwise(self, node: Node, form: Form) -> None:
-        names = {name: self.read(name, form) for name in element_inputs(self.graph, node)}
+        shape = node.spec.shape if form is Form.FOLDED else ()
+        names = {name: self.read(name, form, shape) for name in element_inputs(self.graph, node)}
         variables = tuple(dict.fromkeys(names.values()))
         if self._is_quotient(node) and len(names) == 2 and self._divides_by_row_value(*variables):
             self._add_row_division(variable(node.name), *variables)

@@ -153,7 +153,7 @@ class _Growth:
         """
         alone = self._unit(anchor)
         if not alone & self.taken:
-            chosen = self._grown(alone, space)
+            chosen = self._without_folding_last(self._grown(alone, space), space)
             self._add(self._lower(anchor, space, chosen) or self._lower(anchor, space, alone))
 
     def _grown(self, alone: set[str], space: RowSpace) -> set[str]:
@@ -170,6 +170,16 @@ class _Growth:
                     chosen |= self._unit(node)
                     changed = True
         return chosen
+
+    def _without_folding_last(self, chosen: set[str], space: RowSpace) -> set[str]:
+        """The region without reshapes of its rows that nothing in it reads: views cost nothing."""
+        return {
+            name
+            for name in chosen
+            if lowering_of(self.graph, node := self.graph.node(name)) is not Layout.RESHAPE
+            or self.graph.spec(node.refs()[0]).shape != space.shape
+            or any(user.name in chosen for user in self.graph.users(name))
+        }
 
     def _company(self, space: RowSpace, chosen: set[str]) -> set[str]:
         """Nodes that can join only together, for several reductions read the same elements."""

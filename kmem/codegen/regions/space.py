@@ -1,12 +1,15 @@
 """The spaces over whose rows nodes reduce."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.codegen.regions.region import RegionAxis
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.row import Call, Reduction
 from kmem.problem.operators.table import find_operator
+from kmem.problem.sizes import dense_strides
+from kmem.records import TensorSpec
 
 
 def find_reduction(graph: OpGraph, node: Node) -> tuple[Reduction, Call] | None:
@@ -72,6 +75,62 @@ class RowSpace:
         It is when leading or all dimensions are reduced.
         """
         return (1,) * len(self.dims) + self.squeezed_shape == self.kept_shape
+
+    def unfolded(self, spec: TensorSpec, shape: Sequence[int]) -> TensorSpec | None:
+        """An operand that broadcasts to the elements of the space in another shape, as one of the
+        full shape; None if it has no single step along a dimension of that.
+
+        Args:
+            shape: as many elements, in the order of the full shape's.
+        """
+        if spec.is_contiguous and spec.shape == tuple(shape):
+            return replace(spec, shape=self.shape, stride=dense_strides(self.shape))
+        missing = len(shape) - len(spec.shape)
+        if missing < 0 or prod(shape) != prod(self.shape):
+            return None
+        steps = [0] * missing + [
+            step if size > 1 else 0 for size, step in zip(spec.shape, spec.stride, strict=True)
+        ]
+        if any(
+            size not in (1, full) for size, full in zip(spec.shape, shape[missing:], strict=True)
+        ):
+            return None
+        left = [*zip(shape, steps, strict=True)]
+        found: list[int] = []
+        for size in reversed(self.shape):
+            step = _single_step([*_taken(left, size)], size)
+            if step is None:
+                return None
+            found.append(step)
+        return replace(spec, shape=self.shape, stride=tuple(reversed(found)))
+
+
+def _taken(left: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
+    """The last dimensions of so many elements, the innermost first, taken off; of one that has
+    more, a part. What does not come out even is left short.
+    """
+    while size > 1 and left:
+        full, step = left.pop()
+        part = full if size % full == 0 else size
+        if full % part:
+            return
+        if full > part:
+            left.append((full // part, step * part))
+        yield part, step
+        size //= part
+
+
+def _single_step(parts: Sequence[tuple[int, int]], size: int) -> int | None:
+    """The step along dimensions as along one of so many elements; None if there is none."""
+    parts = [(count, step) for count, step in parts if count > 1]
+    if prod(count for count, _ in parts) != size:
+        return None
+    expected = first = parts[0][1] if parts else 0
+    for count, step in parts:
+        if step != expected:
+            return None
+        expected = step * count
+    return first
 
 
 def space_of(graph: OpGraph, node: Node) -> RowSpace | None:
