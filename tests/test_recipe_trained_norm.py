@@ -6,6 +6,7 @@ import pytest
 import torch
 from compile_sm90 import compile_jobs
 
+from kmem.codegen.convolutions import norming
 from kmem.codegen.convolutions.convolution import Convolution
 from kmem.devices import named_target
 from kmem.records import Contract
@@ -60,6 +61,17 @@ CASES = {
     "groups": source("3, stride=2, groups=2", result="y.sigmoid()"),
     "a large mean": source(shift=" + 1000.0"),
 }
+
+
+@pytest.mark.parametrize("case", ["relu", "a large mean"])
+def test_moments_of_many_parts_are_put_together_in_turns(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(norming, "_RESULTS", 4)  # of two images with three parts and more
+    name = "split-half-conv"
+    tolerance = 2e-3 if case == "a large mean" else 2e-6
+    setting = {**one_setting(name, CASES[case]), "block_p": 64}
+    check_recipe(RECIPES[name], CASES[case], H200, settings=[setting], tolerance=tolerance)
 
 
 @pytest.mark.slow(after=4)

@@ -29,7 +29,7 @@ from kmem.run.directory import RunDirectory
 from kmem.run.setup.settings import RunSettings
 from kmem.whole.composing import compiled_rest
 from kmem.whole.composing.binding import Composed, SegmentForward, bind, read_composed
-from kmem.whole.composing.compose import write_composed
+from kmem.whole.composing.compose import EAGER_REST, write_composed
 from kmem.whole.cutting.extract import write_pieces
 from kmem.whole.cutting.pieces import EXPECTED_SPEED_OF_LIGHT, estimate_cost, find_pieces
 from kmem.whole.graphs.capture import build_real, capture
@@ -42,6 +42,7 @@ from kmem.whole.optimizing import (
     reached_so_far,
     why_finished,
 )
+from kmem.whole.proving import comparing
 from kmem.whole.proving.clock import Wanted, _reason, time_whole
 from kmem.whole.proving.gpu_clock import Clock
 from kmem.whole.proving.proof import Proof, Question, find_proof
@@ -242,6 +243,28 @@ def test_the_whole_is_held_to_float64(name: str, kernel: str, reason: str, tmp_p
     assert proof.how == ("" if "by_value" in name else "kernels in the interpreter")
     assert proof.passed is not bool(reason) and reason in proof.reason
     assert proof.error > 0 or reason
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_a_model_writes_to_an_input_must_be_written(
+    backward: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = model_named("averages", tmp_path)
+    source = read_source(text)
+    captured, built = capture(source), build_real(source)
+
+    @contextmanager
+    def on_copies(forwards: Sequence[SegmentForward]) -> Iterator[None]:
+        own = built.module.forward
+        built.module.forward = lambda *given: own(*(each.clone() for each in given))
+        yield
+        del built.module.forward
+
+    asked = built, captured, {EAGER_REST: ()}, Precision.MATCH, 1.0
+    with torch.set_grad_enabled(backward):  # what is written then records gradients
+        assert comparing.compare(*asked)[EAGER_REST][2] == ""
+        monkeypatch.setattr(comparing, "installed", on_copies)
+        assert "input 1 afterwards: errs" in comparing.compare(*asked)[EAGER_REST][2]
 
 
 #: A backward that is wrong by a little.

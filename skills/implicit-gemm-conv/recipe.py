@@ -91,9 +91,9 @@ class ImplicitGemmConv(Recipe):
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases): TF32 would be
         # refused.
-        found = sum_sites(graph, norm_sites(graph, find_convolutions(graph)))
+        found = norm_sites(graph, find_convolutions(graph))
         found = [site for site in found if _fits(site.detail)]
-        return [judge_eager(site, contract.precision) for site in found]
+        return sum_sites(graph, [judge_eager(site, contract.precision) for site in found])
 
     def space(self, site: Site, device: Device) -> Space:
         detail: Convolution = site.detail

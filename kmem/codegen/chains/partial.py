@@ -29,10 +29,10 @@ from kmem.recipes import Operand, Site
 from kmem.records import TensorSpec
 
 _KINDS = ("sum", "prod", "max", "min", "argmax", "softmax", "logsumexp")
-#: A row has as many columns at most: a program of the last kernel holds the states of a whole one.
-#: It may have few, for a small workload must match wherever the full one does. A place is left as
-#: an fp32 number, which holds whole ones up to 2**24.
-_FEWEST_COLUMNS, _MOST_COLUMNS = 2, 2**17
+#: A row has as many parts at most: a program of the last kernel holds the states of a whole one. It
+#: may have few columns, for a small workload must match wherever the full one does. A place is left
+#: as an fp32 number, which holds whole ones up to 2**24.
+_FEWEST_COLUMNS, _MOST_PARTS = 2, 2**13
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,10 @@ def find_partial(
     read = views[-1] if views else made.name
     if not may_reduce(graph, read, columns):
         return None
-    regions = find_row_regions(graph.hiding({*site.nodes}))
-    found = next((each for each in regions if _is_alone(graph, read, each)), None)
-    if found is None or not _covers_rows(found.region, graph.spec(read), columns):
+    found = _find_region(graph, {*site.nodes}, read)
+    if found is None or columns > window * _MOST_PARTS:
+        return None
+    if not _covers_rows(found.region, graph.spec(read), columns):
         return None
     region = found.region
     (output,) = region.outputs
@@ -81,6 +82,25 @@ def find_partial(
     )
     epilogue = _write_partial(region, before, window)
     return Partial((*views, *found.nodes), output, epilogue, finish)
+
+
+def _find_region(graph: OpGraph, hidden: set[str], read: str) -> FoundRegion | None:
+    """The rows that read a result and nothing else, as far as they do: what follows them may be
+    another's.
+    """
+    for each in find_row_regions(graph.hiding(hidden)):
+        if _is_alone(graph, read, each):
+            return each
+        if read not in {operand.name for operand in each.region.inputs}:
+            continue
+        own = {read}
+        for name in each.nodes:
+            if {*graph.node(name).refs()} <= own:
+                own.add(name)
+        others = {name for name in each.nodes if name not in own}
+        if others and len(own) > 1:
+            return _find_region(graph, hidden | others, read)
+    return None
 
 
 def _views_of(graph: OpGraph, made: Operand) -> tuple[str, ...]:
@@ -121,7 +141,7 @@ def _covers_rows(region: Region, made: TensorSpec, columns: int) -> bool:
     are_rows = load.strides[along[0]] == 1 and made.is_contiguous
     is_whole = region.columns == columns and region.rows * columns == made.numel
     in_order = all(load.strides[axis] == store.strides[axis] * columns for axis in region.kept)
-    fits = _FEWEST_COLUMNS <= columns <= _MOST_COLUMNS and _has_type(region, made)
+    fits = columns >= _FEWEST_COLUMNS and _has_type(region, made)
     return are_rows and is_whole and in_order and fits
 
 

@@ -116,9 +116,10 @@ class StagedConv(Recipe):
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = pool_sites(graph, close_sites(graph, find_convolutions(graph)))
-        sites = sum_sites(graph, norm_sites(graph, sites))
+        sites = norm_sites(graph, sites)
         fitting = [site for site in sites if self._fits(_convolution(site))]
-        return [judge_eager(site, contract.precision) for site in fitting]
+        judged = [judge_eager(site, contract.precision) for site in fitting]
+        return sum_sites(graph, judged)
 
     def _fits(self, detail: Convolution) -> bool:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases).

@@ -17,7 +17,8 @@ from kmem.problem.graph import OpGraph
 from kmem.recipes import Site
 from kmem.records import Device
 
-#: Positions that leave one part: every tile has as many, or a multiple.
+#: Positions that leave one part: the smallest tile has as many, others a multiple. A part costs 4
+#: bytes, written beside others' and read again, so that few are better.
 WINDOW = 32
 _SHARE_OF_BANDWIDTH = 0.9  # of a copy, that the last kernel reaches; as the staged recipes take it
 

@@ -18,7 +18,7 @@ from kmem.problem.graph import OpGraph
 from kmem.recipes import Site
 from kmem.records import Contract
 
-#: Columns of a tile that leave one part: every tile has as many, or a multiple.
+#: Columns of a tile that leave one part: the narrowest tile has as many, others a multiple.
 _WINDOW = 16
 
 

@@ -35,9 +35,10 @@ def write_allocation(name: str, spec: TensorSpec, like: str) -> str:
     """A statement that makes an uninitialised tensor with the strides of a spec.
 
     Args:
-        like: the tensor whose dtype and device it has.
+        like: the tensor whose dtype and device it has; places in rows are whole numbers.
     """
-    kind = f"dtype={like}.dtype", f"device={like}.device"
+    dtype = "torch.int64" if spec.dtype == "int64" else f"{like}.dtype"
+    kind = f"dtype={dtype}", f"device={like}.device"
     if spec.is_contiguous:
         return write_call(f"{name} = torch.empty", f"{spec.shape!r}", *kind)
     return write_call(f"{name} = torch.empty_strided", f"{spec.shape!r}, {spec.stride!r}", *kind)

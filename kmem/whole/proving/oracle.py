@@ -1,14 +1,14 @@
 """What a model must compute: its results in float64, and those of its graph as it was captured.
 
 A model that was captured whole is computed by its graph, one that was cut by a copy in float64.
-What a forward leaves in buffers, and in inputs that it writes to, is held to the same as what it
-returns. Random numbers that the
-graph has drawn are those that the answer in float64 is computed with. In training the gradients of
-parameters are results too, and of inputs that record them, of outputs weighed by fixed numbers that
-every dtype holds exactly.
+What a forward leaves in buffers, and in its inputs, is held to the same as what it returns. Random
+numbers that the graph has drawn are those that the answer in float64 is computed with. In training
+the gradients of parameters are results too, and of inputs that record them, of outputs weighed by
+fixed numbers that every dtype holds exactly.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -73,14 +73,30 @@ def have_drawn(before: Sequence[torch.Tensor]) -> bool:
 # --- what a forward gives
 
 
-def call(built: Built) -> tuple[Any, list[torch.Tensor]]:
-    """A forward on copies of the inputs, which it may write to, and all those that are tensors."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The inputs of a forward that are tensors, and those of them that recorded gradients before
+    it: what is written from parameters records them afterwards.
+    """
+
+    tensors: list[torch.Tensor]
+    recorded: list[torch.Tensor]
+
+
+def call(built: Built) -> tuple[Any, Given]:
+    """A forward on copies of the inputs, which it may write to, and these."""
     args, kwargs = pytree.tree_map(
         lambda leaf: copied(leaf) if isinstance(leaf, torch.Tensor) else leaf,
         (built.args, dict(built.kwargs)),
     )
-    given = _tensors((args, kwargs))
+    given = given_by((args, kwargs))
     return built.module(*args, **kwargs), given
+
+
+def given_by(inputs: Any) -> Given:
+    """What a forward is about to be given."""
+    tensors = _tensors(inputs)
+    return Given(tensors, _recorded(tensors))
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:
@@ -98,14 +114,12 @@ def is_expanded(value: torch.Tensor) -> bool:
     )
 
 
-def results_of(
-    built: Built, captured: Captured, outputs: Any, inputs: Sequence[torch.Tensor] = ()
-) -> Results:
+def results_of(built: Built, captured: Captured, outputs: Any, given: Given) -> Results:
     """What a forward returned, and what is in the buffers and inputs after it; gradients if it
     recorded.
 
     Args:
-        inputs: all those that are tensors, as they are afterwards.
+        given: the inputs, as they are afterwards.
     """
     leaves = _tensors(outputs)
     found = {f"output {number}": each.detach().clone() for number, each in enumerate(leaves)}
@@ -113,22 +127,18 @@ def results_of(
         f"buffer {each.target}": state_of(built.module, each).detach().clone()
         for each in _buffers(captured)
     }
-    found |= _left_in(inputs)
+    found |= _left_in(given.tensors)
     if not torch.is_grad_enabled():
         return found
     sources = dict(built.module.named_parameters())
-    sources |= {f"input {number}": each for number, each in enumerate(_recorded(inputs))}
+    sources |= {f"input {number}": each for number, each in enumerate(given.recorded)}
     return found | _gradients(leaves, sources)
 
 
 def _left_in(inputs: Sequence[torch.Tensor]) -> Results:
-    """What is in inputs after a forward, those that record gradients left out: they are leaves,
-    which nothing may write to.
-    """
+    """What is in inputs after a forward."""
     return {
-        f"input {number} afterwards": each.detach().clone()
-        for number, each in enumerate(inputs)
-        if not each.requires_grad
+        f"input {number} afterwards": each.detach().clone() for number, each in enumerate(inputs)
     }
 
 
@@ -297,7 +307,7 @@ def _in_float64(built: Built, captured: Captured) -> Results:
     torch.set_default_dtype(torch.float64)
     try:
         with Widening():
-            given = _tensors((args, kwargs))
+            given = given_by((args, kwargs))
             return results_of(wide, captured, wide.module(*args, **kwargs), given)
     finally:
         torch.set_default_dtype(default)
