@@ -71,7 +71,7 @@ CHAINS = {
         "self.conv = torch.nn.Conv2d(8, 16, 3)\nself.pool = torch.nn.AdaptiveAvgPool2d(1)",
         "return self.pool(torch.nn.functional.gelu(self.conv(x)))",
         "2, 8, 10, 10",
-        2,
+        1,
     ),
     "adaptive maximum of volumes, scaled": (
         "self.pool = torch.nn.AdaptiveMaxPool3d(1)",
