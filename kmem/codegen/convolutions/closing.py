@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kmem.codegen.chains.chain import find_closing
 from kmem.codegen.chains.epilogue import LOAD_OPERAND, MAX_OPERANDS, Bias, Epilogue, write_epilogue
-from kmem.codegen.convolutions.convolution import Convolution, convolution_tensors
+from kmem.codegen.convolutions.convolution import Convolution, convolution_tensors, extend_sites
 from kmem.codegen.regions.matching import FoundRegion
 from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Load, Map
@@ -26,11 +26,7 @@ MOST_CHANNELS = 256
 
 def close_sites(graph: OpGraph, sites: Collection[Site]) -> list[Site]:
     """The sites of convolutions, each with the reductions over its channels if there are any."""
-    closed: list[Site] = []
-    for site in sites:
-        others = {name for other in sites if other is not site for name in other.nodes}
-        closed.append(_close(graph, site, others) or site)
-    return closed
+    return extend_sites(sites, lambda site, others: _close(graph, site, others))
 
 
 def _close(graph: OpGraph, site: Site, others: Collection[str]) -> Site | None:

@@ -12,7 +12,7 @@ input o - border + t * dilation through tap k = last - t, where border = dilatio
 which may be negative. Others belong to the skill transposed-conv-phases.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -207,6 +207,19 @@ _MANY = {2: 32, 3: 64}
 _PICTURE, _FEW_TAPS = 3, 9
 #: The fewest channels that one of these made.
 _FEWEST_MADE = 24
+
+
+def extend_sites(
+    sites: Collection[Site], extend: Callable[[Site, set[str]], Site | None]
+) -> list[Site]:
+    """The sites, each as `extend` makes it of it and of the nodes of all others; as it was where
+    that makes none.
+    """
+    found: list[Site] = []
+    for site in sites:
+        others = {name for other in sites if other is not site for name in other.nodes}
+        found.append(extend(site, others) or site)
+    return found
 
 
 def expects_exact_eager(detail: Convolution, precision: Precision) -> bool:

@@ -18,6 +18,7 @@ from kmem.codegen.convolutions.convolution import (
     Convolution,
     TrainedNorm,
     epilogue_steps,
+    extend_sites,
 )
 from kmem.codegen.convolutions.launching import write_launcher
 from kmem.codegen.steady import kept_operands
@@ -166,11 +167,7 @@ def kmem_apply_moments(
 
 def norm_sites(graph: OpGraph, sites: Collection[Site]) -> list[Site]:
     """The sites of convolutions, each with the batch norm in training mode that alone reads it."""
-    normed: list[Site] = []
-    for site in sites:
-        others = {name for other in sites if other is not site for name in other.nodes}
-        normed.append(_norm(graph, site, others) or site)
-    return normed
+    return extend_sites(sites, lambda site, others: _norm(graph, site, others))
 
 
 def _norm(graph: OpGraph, site: Site, others: Collection[str]) -> Site | None:

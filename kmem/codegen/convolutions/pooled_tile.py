@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.codegen.chains.epilogue import LOAD_OPERAND, MAX_OPERANDS, Epilogue, grow_epilogue
-from kmem.codegen.convolutions.convolution import Convolution, convolution_tensors
+from kmem.codegen.convolutions.convolution import Convolution, convolution_tensors, extend_sites
 from kmem.codegen.regions.pointwise import write_pointwise
 from kmem.codegen.steady import kept_operands
 from kmem.problem.graph import Node, OpGraph, Ref
@@ -46,11 +46,7 @@ def pool_sites(graph: OpGraph, sites: Collection[Site], *, are_apart: bool = Fal
         are_apart: whether a tile's numbers have the positions of a window apart; where windows
             belong is then the kernel's own.
     """
-    found: list[Site] = []
-    for site in sites:
-        others = {name for other in sites if other is not site for name in other.nodes}
-        found.append(_pool(graph, site, others, are_apart) or site)
-    return found
+    return extend_sites(sites, lambda site, others: _pool(graph, site, others, are_apart))
 
 
 def _pool(graph: OpGraph, site: Site, others: Collection[str], are_apart: bool) -> Site | None:

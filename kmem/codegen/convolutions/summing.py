@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from kmem.codegen.chains.partial import find_partial
-from kmem.codegen.convolutions.convolution import Convolution
+from kmem.codegen.convolutions.convolution import Convolution, extend_sites
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Site
 from kmem.records import Device
@@ -25,11 +25,7 @@ _SHARE_OF_BANDWIDTH = 0.9  # of a copy, that the last kernel reaches; as the sta
 
 def sum_sites(graph: OpGraph, sites: Collection[Site]) -> list[Site]:
     """The sites of convolutions, each with the reduction over positions that alone reads it."""
-    found: list[Site] = []
-    for site in sites:
-        others = {name for other in sites if other is not site for name in other.nodes}
-        found.append(_sum(graph, site, others) or site)
-    return found
+    return extend_sites(sites, lambda site, others: _sum(graph, site, others))
 
 
 def _sum(graph: OpGraph, site: Site, others: Collection[str]) -> Site | None:
