@@ -68,6 +68,18 @@ def test_what_stands_behind_a_view_of_rows_is_written_with_them(case: str) -> No
     check_recipe(SOFTMAX, source, H200, settings=chosen[:: max(1, len(chosen) // 3)][:3])
 
 
+def test_a_kernel_is_the_same_at_every_size() -> None:
+    """So that one at small sizes proves the one that ships."""
+    twice = WHOLE["before and behind"].replace("y.view(x.shape)", "y.view(x.shape) * self.channel")
+    written = []
+    for shape in ((2, 6, 4, 5, 6), (3, 5, 2, 3, 4)):
+        _, graph = trace_source(problem(twice, shape))
+        (site,) = SOFTMAX.match(graph, Contract())
+        setting = {**SOFTMAX.space(site, H200).settings()[0], "BK": 1, "BR": 128}
+        written.append(SOFTMAX.emit(site, setting).kernels)
+    assert written[0] == written[1]
+
+
 @pytest.mark.parametrize("case", PART)
 def test_what_has_no_single_step_along_a_row_stays_outside(case: str) -> None:
     _, (region,) = regions_of(problem(PART[case]))

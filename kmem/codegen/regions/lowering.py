@@ -198,7 +198,8 @@ class Lowering:
             if form is Form.SQUEEZED:
                 made = f"{made}_row"
             elif form is Form.FOLDED and spec.shape != folded:
-                made = f"{made}_in_{'_'.join(map(str, folded))}"
+                known = sum(each[:2] == (name, form) for each in self._loads)
+                made = f"{made}_folded{known or ''}"  # the same at every size
             self._loads[key] = self.load(made, name, self.strides(spec, form, folded))
         return self._loads[key]
 
