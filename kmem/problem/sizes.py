@@ -22,6 +22,16 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def single_step(steps: Sequence[int], sizes: Sequence[int]) -> int | None:
+    """The step over several axes as over one; None if there is none."""
+    step = expected = steps[-1] if steps else 0
+    for size, own in zip(reversed(sizes), reversed(steps), strict=True):
+        if size > 1 and own != expected:
+            return None
+        expected *= size
+    return step
+
+
 def per_axis(value: object, rank: int, default: object = None) -> tuple[int, ...]:
     """An ATen int list as one integer per axis.
 

@@ -8,9 +8,9 @@ from functools import cached_property
 from math import ceil, log2, prod
 
 from kmem.codegen.chains.epilogue import Epilogue
-from kmem.codegen.convolutions.convolution import Convolution, single_step
+from kmem.codegen.convolutions.convolution import Convolution
 from kmem.codegen.convolutions.windows import WindowAxis
-from kmem.problem.sizes import ceil_div
+from kmem.problem.sizes import ceil_div, single_step
 from kmem.records import TensorSpec
 
 MAX_OFFSET = 2**31 - 1

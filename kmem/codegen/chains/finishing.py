@@ -81,6 +81,15 @@ class Finish:
         text = write_definition(function, (parameters,), self.body, says)
         return (*self.helpers, (function, text), FINISH_ROWS)
 
+    def write_allocation(self, like: str) -> str:
+        """A statement that makes `parts`.
+
+        Args:
+            like: the tensor whose device it has.
+        """
+        size = self.rows * self.row_elements
+        return f"parts = torch.empty({size}, dtype=torch.float32, device={like}.device)"
+
     def write_launch(self) -> str:
         """The launch that reads `parts` and writes `out`."""
         block_p = next_power_of_two(self.parts)

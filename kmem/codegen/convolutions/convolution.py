@@ -26,7 +26,7 @@ from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators import row
 from kmem.problem.operators.row import Call
 from kmem.problem.operators.table import find_operator
-from kmem.problem.sizes import per_axis, same_padding
+from kmem.problem.sizes import per_axis, same_padding, single_step
 from kmem.recipes import Operand, Site
 from kmem.records import Precision, TensorSpec
 
@@ -359,16 +359,6 @@ def epilogue_steps(
         image, channel = steps[:2]
         found.append((image, channel * base.group_out, channel, step))
     return tuple(found)
-
-
-def single_step(steps: Sequence[int], sizes: Sequence[int]) -> int | None:
-    """The step over all positions as over one axis; None if there is none."""
-    step = expected = steps[-1] if steps else 0
-    for size, own in zip(reversed(sizes), reversed(steps), strict=True):
-        if size > 1 and own != expected:
-            return None
-        expected *= size
-    return step
 
 
 def _aligned_steps(spec: TensorSpec, shape: Sequence[int]) -> list[int]:

@@ -1,4 +1,6 @@
-"""Launches of convolutions as Triton text: where results lie, the window, and the launcher."""
+"""Launches of convolutions as Triton text: where results lie, the window, and the launcher; and
+what those take that copy.
+"""
 
 from collections.abc import Sequence
 from math import prod
@@ -6,6 +8,15 @@ from math import prod
 from kmem.codegen.chains.ports import AFTER, port_arguments
 from kmem.codegen.convolutions.convolution import Convolution
 from kmem.codegen.text.calls import write_allocation, write_launch_function
+from kmem.records import Device
+
+#: Of a copy, that kernels reach that scale, stage, normalise and finish.
+SHARE_OF_BANDWIDTH = 0.9
+
+
+def copy_ms(moved: int, device: Device) -> float:
+    """Time in which so many bytes are moved."""
+    return 1e3 * moved / (SHARE_OF_BANDWIDTH * device.dram_bytes_per_s)
 
 
 def output_arguments(detail: Convolution) -> tuple[str, ...]:
@@ -47,7 +58,6 @@ def write_launcher(detail: Convolution, launches: Sequence[str]) -> str:
     parameters = ["x", "w", *(f"e{index}" for index in range(len(detail.operand_steps)))]
     made, last = [write_allocation("out", detail.out, "x")], []
     if detail.finish is not None:
-        size = detail.finish.rows * detail.finish.row_elements
-        made.append(f"parts = torch.empty({size}, dtype=torch.float32, device=x.device)")
+        made.append(detail.finish.write_allocation("x"))
         last = [detail.finish.write_launch()]
     return write_launch_function(parameters, [*made, *launches, *last, "return out"])

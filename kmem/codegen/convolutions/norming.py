@@ -20,7 +20,7 @@ from kmem.codegen.convolutions.convolution import (
     epilogue_steps,
     extend_sites,
 )
-from kmem.codegen.convolutions.launching import write_launcher
+from kmem.codegen.convolutions.launching import copy_ms, write_launcher
 from kmem.codegen.steady import kept_operands
 from kmem.codegen.text.calls import write_allocation, write_launch, write_launch_function
 from kmem.problem.dtypes import FLOATS
@@ -43,7 +43,6 @@ _RESULTS, _RESULTS_OF_WARP = 8192, 512
 _MOST_WARPS = 16
 #: Elements of a tile of the last kernel.
 _APPLIED, _APPLIED_COLUMNS = 2048, 1024
-_SHARE_OF_BANDWIDTH = 0.9  # of a copy, that the last kernel reaches; as the staged recipes take it
 
 LEAVE = (
     "kmem_leave_moments",
@@ -69,6 +68,26 @@ def kmem_leave_moments(
 ''',
 )
 
+FIND = (
+    "kmem_find_parts",
+    '''
+@triton.jit
+def kmem_find_parts(
+    first, start, channel,
+    C: tl.constexpr, IMAGES: tl.constexpr, PARTS: tl.constexpr,
+    POSITIONS: tl.constexpr, PART: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_P: tl.constexpr,
+):
+    """Of a channel's parts from an image and a part on: where they lie, how many positions each
+    has, and which there are.
+    """
+    image = first + tl.arange(0, BLOCK_I)
+    part = start + tl.arange(0, BLOCK_P)
+    place = (image * C + channel).to(tl.int64)[:, None] * PARTS + part[None, :]
+    count = tl.minimum(POSITIONS - part * PART, PART).to(tl.float32)[None, :]
+    return place, count, (image < IMAGES)[:, None] & (part < PARTS)[None, :]
+''',
+)
+
 SETTLE = (
     "kmem_settle_moments",
     '''
@@ -88,23 +107,19 @@ def kmem_settle_moments(
     total: tl.constexpr = IMAGES * POSITIONS * 1.0
     sums = tl.zeros((BLOCK_I, BLOCK_P), tl.float32)
     for first in range(0, IMAGES, BLOCK_I):
-        image = first + tl.arange(0, BLOCK_I)
         for start in range(0, PARTS, BLOCK_P):
-            part = start + tl.arange(0, BLOCK_P)
-            inside = (image < IMAGES)[:, None] & (part < PARTS)[None, :]
-            place = (image * C + channel).to(tl.int64)[:, None] * PARTS + part[None, :]
-            count = tl.minimum(POSITIONS - part * PART, PART).to(tl.float32)[None, :]
+            place, count, inside = kmem_find_parts(
+                first, start, channel, C, IMAGES, PARTS, POSITIONS, PART, BLOCK_I, BLOCK_P
+            )
             middle = tl.load(means + place, mask=inside, other=0.0)
             sums += tl.where(inside, middle * (count / total), 0.0)
     mean = tl.sum(tl.sum(sums, axis=1), axis=0)
     sums = tl.zeros((BLOCK_I, BLOCK_P), tl.float32)
     for first in range(0, IMAGES, BLOCK_I):
-        image = first + tl.arange(0, BLOCK_I)
         for start in range(0, PARTS, BLOCK_P):
-            part = start + tl.arange(0, BLOCK_P)
-            inside = (image < IMAGES)[:, None] & (part < PARTS)[None, :]
-            place = (image * C + channel).to(tl.int64)[:, None] * PARTS + part[None, :]
-            count = tl.minimum(POSITIONS - part * PART, PART).to(tl.float32)[None, :]
+            place, count, inside = kmem_find_parts(
+                first, start, channel, C, IMAGES, PARTS, POSITIONS, PART, BLOCK_I, BLOCK_P
+            )
             away = tl.load(means + place, mask=inside, other=0.0) - mean
             spread = tl.load(spreads + place, mask=inside, other=0.0)
             sums += tl.where(inside, spread + count * away * away, 0.0)
@@ -259,7 +274,7 @@ def norm_kernels(detail: Convolution) -> tuple[tuple[str, str], ...]:
     """The kernels behind a convolution that a norm reads; none behind others."""
     if detail.norm is None:
         return ()
-    return (SETTLE, *hand_in((APPLY,), {AFTER_LOAD: detail.norm.chain}))
+    return (FIND, SETTLE, *hand_in((APPLY,), {AFTER_LOAD: detail.norm.chain}))
 
 
 def write_normed_launcher(detail: Convolution, launches: Sequence[str], positions: int) -> str:
@@ -334,5 +349,4 @@ def norm_cost_ms(detail: Convolution, site: Site, device: Device) -> float:
         return 0.0
     behind = site.inputs[len(site.inputs) - len(norm.steps) :] if norm.steps else ()
     moved = detail.out.bytes + norm.result.bytes + sum(each.spec.bytes for each in behind)
-    moved_s = moved / (_SHARE_OF_BANDWIDTH * device.dram_bytes_per_s)
-    return 1e3 * moved_s + 2 * device.launch_ms
+    return copy_ms(moved, device) + 2 * device.launch_ms

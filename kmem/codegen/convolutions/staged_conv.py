@@ -288,6 +288,10 @@ def _most_registers(detail: Convolution, knobs: StagedSettings) -> str:
 _KEPT_IN = {"l2": "", "l1": ".ca"}
 
 
+#: What all three kernels read.
+_OPERANDS = "high, low, exponents, w_high, w_low, w_exponents"
+
+
 def _write_product(detail: Convolution, knobs: StagedSettings) -> list[str]:
     """The launch that multiplies the staged operands."""
     padded_c, padded_out = staged_channels(detail), padded_outputs(detail, knobs.block_co)
@@ -295,7 +299,7 @@ def _write_product(detail: Convolution, knobs: StagedSettings) -> list[str]:
     launch = write_launch(
         "kmem_staged_conv",
         tiles * detail.batches,
-        f"high, low, exponents, w_high, w_low, w_exponents, {detail.target}",
+        f"{_OPERANDS}, {detail.target}",
         *output_arguments(detail),
         window_arguments(detail, staged_sizes(detail)),
         ", ".join(f"W{axis}={size}" for axis, size in zip("DHW", detail.window, strict=True)),
@@ -311,7 +315,7 @@ def _write_boxed(detail: Convolution, knobs: StagedSettings) -> list[str]:
     launch = write_launch(
         "kmem_boxed_conv",
         programs,
-        f"high, low, exponents, w_high, w_low, w_exponents, {detail.target}",
+        f"{_OPERANDS}, {detail.target}",
         *output_arguments(detail),
         window_arguments(detail, staged_sizes(detail)),
         f"TILES={box_tiles(detail, knobs)}, PROGRAMS={programs}",
@@ -327,7 +331,7 @@ def _write_walking(detail: Convolution, knobs: StagedSettings) -> list[str]:
     launch = write_launch(
         "kmem_walking_conv",
         programs,
-        f"high, low, exponents, w_high, w_low, w_exponents, {detail.target}",
+        f"{_OPERANDS}, {detail.target}",
         *output_arguments(detail),
         window_arguments(detail, staged_sizes(detail)),
         f"CP={staged_channels(detail)}, PADDED_K={padded_k}, PIECES={pieces(padded_k)!r}",

@@ -170,13 +170,12 @@ class StagedSettings:
     `copy_bytes`: of a copy to shared memory; of 16 go through L2 only, or with `kept_in` l1 through
     L1 too, as those of 8 do, where the taps of a tile meet again, and the filter that programs of
     an SM share. Source: PTX ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all
-    levels). `sums_along`: the
-    axis along which a thread's sums lie; positions are how they are stored. `gather`: taps that are
-    staged beside their channels, see gathered_taps.py. `copies`: who copies operands to shared
-    memory, threads or boxes; `programs`: so many walk over the tiles, 0 for one a tile, see
-    walking_conv.py and boxed_conv.py. `accuracy`: rungs above the one where fp32 has three terms
-    and where half precision has one long sum; a setting's knob counts from one term, see
-    `read_staged`.
+    levels). `sums_along`: the axis along which a thread's sums lie; positions are how they are
+    stored. `gather`: taps that are staged beside their channels, see gathered_taps.py. `copies`:
+    who copies operands to shared memory, threads or boxes; `programs`: so many walk over the tiles,
+    0 for one a tile, see walking_conv.py and boxed_conv.py. `accuracy`: rungs above the one where
+    fp32 has three terms and where half precision has one long sum; a setting's knob counts from one
+    term, see `read_staged`.
     """
 
     terms: int

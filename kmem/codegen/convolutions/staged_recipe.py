@@ -14,6 +14,7 @@ from kmem.codegen.convolutions.boxed_conv import box_tiles
 from kmem.codegen.convolutions.closing import close_sites
 from kmem.codegen.convolutions.convolution import Convolution, find_convolutions, judge_eager
 from kmem.codegen.convolutions.gathered_taps import gather_taps
+from kmem.codegen.convolutions.launching import SHARE_OF_BANDWIDTH
 from kmem.codegen.convolutions.norming import norm_cost_ms, norm_sites
 from kmem.codegen.convolutions.pooled_tile import pool_sites
 from kmem.codegen.convolutions.staged_conv import emit_staged, follow_staged, is_long
@@ -70,7 +71,6 @@ GATHER_INSTRUCTIONS, GATHER_MARGIN = 20, 1.1
 #: The same of operands that come as boxes, with a program a tile and with programs that walk: an
 #: H200 took 2.6 to 3.6 times as long with them as with threads (3x3, 128 channels, 56 pixels).
 BOXES_MARGIN = (2.8, 3.2)
-SHARE_OF_BANDWIDTH = 0.9  # of a copy, that reading for the scale, staging and the result reach
 #: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a
 #: third hid nothing. Start of a program.
 STEP_S = 1e-6

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from kmem.codegen.chains.partial import find_partial
 from kmem.codegen.convolutions.convolution import Convolution, extend_sites
+from kmem.codegen.convolutions.launching import copy_ms
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Site
 from kmem.records import Device
@@ -20,7 +21,6 @@ from kmem.records import Device
 #: Positions that leave one part: the smallest tile has as many, others a multiple. A part costs 4
 #: bytes, written beside others' and read again, so that few are better.
 WINDOW = 32
-_SHARE_OF_BANDWIDTH = 0.9  # of a copy, that the last kernel reaches; as the staged recipes take it
 
 
 def sum_sites(graph: OpGraph, sites: Collection[Site]) -> list[Site]:
@@ -53,5 +53,4 @@ def sum_cost_ms(detail: Convolution, device: Device) -> float:
     if detail.finish is None:
         return 0.0
     moved = 2 * 4 * detail.finish.rows * detail.finish.row_elements
-    moved_s = moved / (_SHARE_OF_BANDWIDTH * device.dram_bytes_per_s)
-    return 1e3 * moved_s + device.launch_ms
+    return copy_ms(moved, device) + device.launch_ms

@@ -234,8 +234,7 @@ def write_launcher(product: Product, launches: list[str], splits: int) -> str:
         made += joined.write(product.k.size, f"torch.{product.dtype}")
     last = []
     if product.finish is not None:
-        size = product.finish.rows * product.finish.row_elements
-        made.append(f"parts = torch.empty({size}, dtype=torch.float32, device=a.device)")
+        made.append(product.finish.write_allocation("a"))
         result, last = "parts", [product.finish.write_launch()]
     if splits == 1 and result.startswith("("):  # a tuple is passed as one
         launches = [re.sub(r"\btarget\b", result, launch) for launch in launches]

@@ -235,7 +235,7 @@ class Lowering:
         self, spec: TensorSpec, form: Form = Form.FULL, folded: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
         if form is Form.FOLDED:
-            spec = self.space.unfolded(spec, folded or spec.shape) or spec
+            spec = self.space.unfolded(spec, folded or spec.shape)  # else it would not be folded
         if form in (Form.FULL, Form.FOLDED):
             return axis_strides(self.space.axes, self.shape, spec)
         kept = [dim for dim in range(len(self.shape)) if dim not in self.space.dims]

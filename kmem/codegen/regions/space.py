@@ -8,7 +8,7 @@ from kmem.codegen.regions.region import RegionAxis
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.row import Call, Reduction
 from kmem.problem.operators.table import find_operator
-from kmem.problem.sizes import dense_strides
+from kmem.problem.sizes import dense_strides, single_step
 from kmem.records import TensorSpec
 
 
@@ -98,8 +98,10 @@ class RowSpace:
         left = [*zip(shape, steps, strict=True)]
         found: list[int] = []
         for size in reversed(self.shape):
-            step = _single_step([*_taken(left, size)], size)
-            if step is None:
+            parts = [part for part in _taken(left, size) if part[0] > 1]
+            sizes = [count for count, _ in reversed(parts)]
+            step = single_step([step for _, step in reversed(parts)], sizes)
+            if step is None or prod(sizes) != size:
                 return None
             found.append(step)
         return replace(spec, shape=self.shape, stride=tuple(reversed(found)))
@@ -118,19 +120,6 @@ def _taken(left: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
             left.append((full // part, step * part))
         yield part, step
         size //= part
-
-
-def _single_step(parts: Sequence[tuple[int, int]], size: int) -> int | None:
-    """The step along dimensions as along one of so many elements; None if there is none."""
-    parts = [(count, step) for count, step in parts if count > 1]
-    if prod(count for count, _ in parts) != size:
-        return None
-    expected = first = parts[0][1] if parts else 0
-    for count, step in parts:
-        if step != expected:
-            return None
-        expected = step * count
-    return first
 
 
 def space_of(graph: OpGraph, node: Node) -> RowSpace | None:

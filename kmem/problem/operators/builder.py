@@ -31,12 +31,8 @@ class RegionBuilder(Protocol):
     def columns(self) -> int:
         """Elements of a row."""
 
-    def read(self, name: str, form: Form = Form.FULL, folded: tuple[int, ...] = ()) -> str:
-        """The variable of a graph value; the value is loaded if it comes from outside.
-
-        Args:
-            folded: the shape that it broadcasts to, where that is not the full one.
-        """
+    def read(self, name: str, form: Form = Form.FULL) -> str:
+        """The variable of a graph value; the value is loaded if it comes from outside."""
 
     def load(self, variable_name: str, name: str, strides: tuple[int, ...]) -> str:
         """Load a graph value along these strides, and return the variable."""
@@ -75,10 +71,8 @@ class RegionBuilder(Protocol):
         These are the sums of row-level values over all rows.
         """
 
-    def strides(
-        self, spec: TensorSpec, form: Form = Form.FULL, folded: tuple[int, ...] = ()
-    ) -> tuple[int, ...]:
-        """Strides of an operand that broadcasts from the right, to `folded` where it is folded."""
+    def strides(self, spec: TensorSpec, form: Form = Form.FULL) -> tuple[int, ...]:
+        """Strides of an operand that broadcasts from the right."""
 
     def channel_strides(self, spec: TensorSpec) -> tuple[int, ...]:
         """Strides of a vector that lies along dimension 1."""
