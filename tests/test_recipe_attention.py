@@ -1,5 +1,6 @@
 """skills/flash-attention: both forms against torch in the interpreter, and compiled for sm_90."""
 
+import math
 import re
 from pathlib import Path
 
@@ -40,6 +41,51 @@ def variants(source: str, form: str, count: int) -> list[dict]:
     (site,) = RECIPE.match(graph, Contract())
     space = [setting for setting in RECIPE.space(site, H200).settings() if setting["form"] == form]
     return space[:: max(1, len(space) // count)][:count]
+
+
+@pytest.mark.parametrize("rung", [0, 1])
+@pytest.mark.parametrize("form", ["fused", "two_stages"])
+def test_what_small_rows_of_v_add_to_keeps_its_digits(form: str, rung: int) -> None:
+    """A query that attends to rows that are small beside others, or zero: as fp16 on the scale of
+    the tile its probabilities would have few digits, or none.
+    """
+    shape = (1, 1, 40, 16)
+    source = problem([shape] * 3)
+    _, graph = trace_source(source)
+    (site,) = RECIPE.match(graph, Contract())
+    setting = RECIPE.space(site, H200).on_rung(variants(source, form, 1)[0], rung)
+    module = import_source(emit_source(source, graph, [(RECIPE, site, setting)])).ModelNew()
+    places = torch.arange(40) % 16
+    q = 9.0 * F.one_hot(places, 16).float().view(shape)  # a score is 20 where they meet, else 0
+    v = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    v[0, 0, places == 3] *= 1e-7
+    v[0, 0, places == 5] = 0.0
+    with torch.no_grad():
+        found = module(q, q, v).double()
+    right = F.scaled_dot_product_attention(q.double(), q.double(), v.double())
+    error = (found - right).norm(dim=-1) / right.norm(dim=-1)
+    assert error.max() < 1e-5, error.max()
+
+
+@pytest.mark.parametrize("form", ["fused", "two_stages"])
+def test_the_upper_rung_leaves_no_product_of_parts_out(form: str) -> None:
+    """Two scores that differ by products of what rounding to fp16 leaves."""
+    shape = (1, 1, 2, 16)
+    source = problem([shape] * 3, call="q, k, v, scale=2.0**24")
+    _, graph = trace_source(source)
+    (site,) = RECIPE.match(graph, Contract())
+    q, k, v = torch.zeros(3, *shape)
+    q[..., :3] = torch.tensor([1 + 2.0**-12, 1.0, 1.0])
+    k[0, 0, 0, :2] = torch.tensor([1 + 2.0**-12, -1.0])  # a score of 2**-11 + 2**-24
+    k[0, 0, 1, :3] = torch.tensor([1 + 2.0**-11, -1.0, -(2.0**-12)])  # 2**-11 + 2**-23
+    v[0, 0, 1] = 1.0
+    found = []
+    for rung in (0, 1):
+        setting = RECIPE.space(site, H200).on_rung(variants(source, form, 1)[0], rung)
+        module = import_source(emit_source(source, graph, [(RECIPE, site, setting)])).ModelNew()
+        with torch.no_grad():
+            found.append(module(q, k, v).mean().item())
+    assert found == pytest.approx([0.5, math.e / (1 + math.e)], abs=1e-3)
 
 
 @pytest.mark.slow(after=3)

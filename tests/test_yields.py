@@ -11,7 +11,7 @@ from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.ledger.posteriors import Trust
 from kmem.memory.store import Memory
 from kmem.orchestrate.yields import WEIGHTS, Here, expected_gain, likeness, share_of_a_round
-from kmem.records import Contract, Descent
+from kmem.records import Contract, Descent, Move
 
 FLAT = Descent("other", "s", (64, 64), ("rows",), (2.0, *(1.0,) * 35), is_own=True)
 FALLING = replace(FLAT, best_ms=tuple(2.0 ** (1 - step / 12) for step in range(36)))
@@ -69,6 +69,48 @@ def test_many_strangers_together_count_no_more_than_one_search_of_ones_own() -> 
     assert own / 2 < poisoned < own
     first = replace(HERE, best_ms=(1.0,) * 4, in_first_round=True)
     assert expected_gain(first, poison, 8, 12) is None, "a whole round is measured first"
+
+
+def test_a_search_at_its_bound_tells_nothing_of_one_with_room_left() -> None:
+    here = replace(HERE, bound_ms=0.4)
+    at_bound = replace(FLAT, bound_ms=1.0)
+    assert expected_gain(here, [at_bound] * 100, 12, 12) == pytest.approx(WEIGHTS.unknown_gain)
+    alike = replace(FLAT, bound_ms=0.4)
+    assert expected_gain(here, [alike], 12, 12) == expected_gain(HERE, [FLAT], 12, 12)
+    near = replace(HERE, bound_ms=0.99)
+    gain = expected_gain(near, [replace(FALLING, bound_ms=0.1)] * 100, 12, 12)
+    assert gain < math.log(1 / 0.99), "no more than the bound leaves"
+    assert expected_gain(replace(HERE, bound_ms=1.0), [FALLING], 12, 12) >= 0.0
+
+
+def test_behind_a_winner_tell_those_that_began_there_and_have_a_recipe_in_common() -> None:
+    behind = replace(FLAT, from_winner=True)
+    on_winner = replace(HERE, from_winner=True)
+    assert expected_gain(HERE, [behind], 12, 12) is None, "it began where this one has yet to come"
+    assert expected_gain(on_winner, [FLAT], 12, 12) is None
+    assert expected_gain(on_winner, [behind], 12, 12) < ROUND
+    unlike = replace(behind, structure="another", recipes=("another",))
+    assert expected_gain(on_winner, [unlike] * 100, 12, 12) is None
+    alike = replace(unlike, recipes=("rows", "another"))
+    assert expected_gain(on_winner, [alike] * 3, 12, 12) < ROUND
+
+
+def test_a_search_that_went_on_from_a_winner_is_known_by_its_first_kernel(tmp_path) -> None:
+    key = GraphKey("here", "s", ("softmax",), (8, 8), "sm_90", Contract())
+    versions = {"triton": "3.6", "recipe online-softmax": "v1"}
+    with Memory(tmp_path / "kmem.db") as memory:
+        for seed, move in ((1, Move.RECALL), (2, Move.RECALL), (3, Move.SEED)):
+            for place in range(2):
+                moment = f"2026-01-0{seed}T00:00:0{place}"
+                fields = {"created_at": moment, "seed": seed, "versions": versions}
+                first = {"move": move if place == 0 else Move.TUNE}
+                source = f"{seed}/{place}"
+                memory.ledger.record(make_outcome(3.0 - place, source=source, **first, **fields))
+        found = recall_descents(memory.storage, key, Trust({}, 1.0), "test", versions)
+    assert [each.from_winner for each in found] == [False, True, False], (
+        "what the first one recalled was of another graph"
+    )
+    assert {each.bound_ms for each in found} == {make_outcome(1.0).bound_ms}
 
 
 def test_searches_are_read_from_the_ledger_in_the_order_of_their_measurements(tmp_path) -> None:

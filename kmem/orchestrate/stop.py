@@ -97,11 +97,10 @@ def is_as_remembered(best: Attempt | None, recalled: Sequence[Recalled]) -> bool
     """
     if best is None or best.candidate.task.move is not Move.RECALL:
         return False
-    winners = (hit.outcome for hit in recalled if hit.exact and has_won(hit.outcome))
     remembered_ms = next(
         (
             outcome.latency_ms
-            for outcome in winners
+            for outcome in _winners(recalled)
             if outcome.choices == best.candidate.kernel.choices
         ),
         None,
@@ -109,3 +108,16 @@ def is_as_remembered(best: Attempt | None, recalled: Sequence[Recalled]) -> bool
     return (
         remembered_ms is not None and best.measurement.latency_ms <= _AS_REMEMBERED * remembered_ms
     )
+
+
+def is_as_fast_as_remembered(best_ms: float | None, recalled: Sequence[Recalled]) -> bool:
+    """Whether a time is that of the fastest winner remembered for this graph, whoever wrote it.
+
+    It may be slower by the factor _AS_REMEMBERED. False without such a winner.
+    """
+    times = [outcome.latency_ms for outcome in _winners(recalled) if outcome.latency_ms]
+    return bool(times) and best_ms is not None and best_ms <= _AS_REMEMBERED * min(times)
+
+
+def _winners(recalled: Sequence[Recalled]) -> list[Outcome]:
+    return [hit.outcome for hit in recalled if hit.exact and has_won(hit.outcome)]

@@ -3,14 +3,18 @@
 The next measurements are worth it if they are expected to bring their share of what a round must
 bring to count (stop.MIN_IMPROVEMENT). What they bring is a mean of logarithms of speedups: over the
 gain that each earlier search had from as many measurements at the same point, weighed by how alike
-its graph is; and over the prior, what a round brings in a search that nobody knows. The prior alone
+its graph is; and over the prior, what a round brings in a search that nobody knows. None gains more
+than the bound leaves: a search that had less room above its bound than this one counts for less,
+and what one gained that had more of it is taken in proportion. The prior alone
 is worth a round, so that a run ends early only where memory outweighs it. What the run itself
 gained by its last measurements is not counted among them, for it told no more than the prior where
 it was fitted; rounds without a gain end a run by a rule of their own (stop.ROUNDS_WITHOUT_GAIN).
 
 A search that ended before that point tells by its last measurements, for later ones bring no more
 on average. One too short for that says nothing, so that runs which memory cut short in their first
-round do not confirm themselves.
+round do not confirm themselves. A search that began with the winner of an earlier one tells only of
+runs that stand on a remembered winner too, and of these only such with a recipe in common: what is
+left behind a winner is a matter of what wrote it.
 
 Mistaken memory costs little, whatever it says: searches that others recorded are together worth no
 more than one of this memory's own, and count only once a whole round is measured.
@@ -50,13 +54,19 @@ WEIGHTS = Weights()
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """Where a run stands: its graph, and the best time after each of its measurements so far."""
+    """Where a run stands: its graph, and the best time after each of its measurements so far.
+
+    `from_winner`: its best kernel is as fast as the fastest that memory holds for this very graph,
+    and `best_ms` does not go back to the search that found it.
+    """
 
     structure: str
     sizes: tuple[int, ...]
     recipes: tuple[str, ...]
     best_ms: tuple[float | None, ...]
     in_first_round: bool
+    bound_ms: float | None = None
+    from_winner: bool = False
 
 
 def best_after_each(attempts: Sequence[Attempt]) -> tuple[float | None, ...]:
@@ -84,20 +94,42 @@ def expected_gain(
     spent = len(here.best_ms)
     if not spent or here.best_ms[-1] is None:
         return None
-    usable = [each for each in descents if each.is_own or not here.in_first_round]
-    told = [
-        (likeness(here, descent, weights) * descent.trust, gained, descent.is_own)
-        for descent in usable
-        if (gained := _gain(descent.best_ms, spent, more)) is not None
-    ]
+    room = _room(here.best_ms, here.bound_ms)
+    told = []
+    for descent in descents:
+        gained = _gain(descent.best_ms, spent, more)
+        if gained is None or not _is_usable(here, descent):
+            continue
+        weight = likeness(here, descent, weights) * descent.trust
+        there = _room(descent.best_ms[:spent], descent.bound_ms)
+        if room and there is not None:
+            weight *= min(1.0, there / room)
+            gained *= min(1.0, room / there) if there else 1.0
+        told.append((weight, gained, descent.is_own))
     if not told:
         return None
     others_weigh = sum(weight for weight, _, is_own in told if not is_own)
     scale = min(1.0, _OTHERS_TOGETHER / others_weigh) if others_weigh else 1.0
     counted = [(weight * (1.0 if is_own else scale), gained) for weight, gained, is_own in told]
     prior = weights.first_gain if more < round_size else weights.unknown_gain
-    counted.append((weights.unknown, prior))
+    counted.append((weights.unknown, prior if room is None else min(prior, room)))
     return sum(weight * gained for weight, gained in counted) / sum(w for w, _ in counted)
+
+
+def _is_usable(here: Here, descent: Descent) -> bool:
+    """Whether a search is of the kind that tells of this run."""
+    if not descent.is_own and here.in_first_round:
+        return False
+    if descent.from_winner is not here.from_winner:
+        return False
+    is_alike = set(descent.recipes) & set(here.recipes) or descent.structure == here.structure
+    return bool(is_alike) or not here.from_winner
+
+
+def _room(best_ms: Sequence[float | None], bound_ms: float | None) -> float | None:
+    """The logarithm of the speedup that the bound leaves; None where one of them is unknown."""
+    best = best_ms[-1] if best_ms else None
+    return max(0.0, math.log(best / bound_ms)) if best and bound_ms else None
 
 
 def share_of_a_round(more: int, round_size: int) -> float:

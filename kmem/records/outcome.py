@@ -153,7 +153,8 @@ class Descent:
     """How the best time of an earlier search fell, measurement by measurement.
 
     `best_ms` has the best time after each measurement, None while nothing had passed. `trust` is
-    what the search counts by origin and age.
+    what the search counts by origin and age. `from_winner`: it began with a kernel that an earlier
+    search of the same graph had found.
     """
 
     graph: str  # the hash of the graph that was searched
@@ -163,3 +164,5 @@ class Descent:
     best_ms: tuple[float | None, ...]
     is_own: bool  # whether this memory recorded it
     trust: float = 1.0
+    bound_ms: float | None = None
+    from_winner: bool = False

@@ -98,9 +98,7 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
     run, history = parts.run, parts.history
     clock, stale = parts.clock, 0
     for number in range(run.budget.rounds + 1):
-        if number and (
-            reason := reason_enough(parts, remembered.descents, run.budget.candidates_per_round)
-        ):
+        if number and (reason := reason_enough(parts, remembered, run.budget.candidates_per_round)):
             return reason
         situations = survey(number, parts, authors, remembered)
         if reason := _reason_to_stop(number, run, situations, stale):
@@ -301,7 +299,7 @@ def _measure_and_repair(
         left = sum(map(len, batches[place:]))
         if place and parts.clock.is_over():  # what is left of the minutes is for the verdict
             return
-        if place and (reason := reason_enough(parts, remembered.descents, left)):
+        if place and (reason := reason_enough(parts, remembered, left)):
             parts.announce("measure", f"{left} candidates are left out: {reason}")
             return
         chosen = _raise_rungs(batch, parts, situations, authors) if place else batch

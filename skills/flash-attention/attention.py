@@ -182,7 +182,8 @@ class AttentionSettings:
     """The knobs of attention.
 
     `form` is "fused" or "two_stages"; a tile has `block_m` queries and `block_n` keys, and the
-    products of two stages take steps of `block_k`.
+    products of two stages take steps of `block_k`. With `accuracy` 1 scores are sums of all four
+    products of parts, the smallest included.
     """
 
     form: str
@@ -191,6 +192,7 @@ class AttentionSettings:
     block_k: int
     warps: int
     stages: int
+    accuracy: int = 0
 
     @property
     def is_fused(self) -> bool:

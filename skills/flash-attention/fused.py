@@ -45,7 +45,7 @@ def kmem_attend(
     BIAS: tl.constexpr, BIAS_ROW: tl.constexpr, RAMP: tl.constexpr, UNIT: tl.constexpr,
     ACTIVATION: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_ROW: tl.constexpr,
-    SPLIT: tl.constexpr, WIDEN: tl.constexpr, WHOLE: tl.constexpr,
+    SPLIT: tl.constexpr, ALL: tl.constexpr, WIDEN: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):
     """The running sums after the blocks of keys from first to last. WHOLE: the band lets all rows
@@ -68,7 +68,10 @@ def kmem_attend(
             low_values = kmem_load_rows(
                 v_low + next_v + at_v, columns, KEYS, WIDTH, WHOLE, BLOCK_E
             )
-            scores = tl.dot(low_queries, tl.trans(keys))
+            scores = tl.zeros((low_queries.shape[0], BLOCK_N), tl.float32)
+            if ALL:
+                scores = tl.dot(low_queries, tl.trans(low_keys))
+            scores = tl.dot(low_queries, tl.trans(keys), scores)
             scores = tl.dot(queries, tl.trans(low_keys), scores)
             scores = tl.dot(queries, tl.trans(keys), scores)
             k_exponent = tl.load(k_exponents + columns, mask=columns < KEYS, other=0)
@@ -96,21 +99,20 @@ def kmem_attend(
         else:
             p = kmem_rectify(scores)
         if SPLIT:
+            least, factor = kmem_value_factors(v_exponents, columns, KEYS)
             if ACTIVATION == "softmax":
-                least, factor = kmem_value_factors(v_exponents, columns, KEYS, 14)
-                p_high, p_low = kmem_split_tile(p * factor[None, :])
-                scale_low = kmem_power_of_two((-least) >> 1)
-                scale_high = kmem_power_of_two(-least - ((-least) >> 1) - 14)
+                p_high, p_low, p_exponent = kmem_split_finite(p * factor[None, :])
             else:
-                least, factor = kmem_value_factors(v_exponents, columns, KEYS, 0)
                 p_high, p_low, p_exponent = kmem_split_scaled(p * factor[None, :])
-                shift = -least - p_exponent
-                scale_low = kmem_power_of_two(shift >> 1)[:, None]
-                scale_high = kmem_power_of_two(shift - (shift >> 1))[:, None]
             part = tl.dot(p_low, values)
             part = tl.dot(p_high, low_values, part)
             part = tl.dot(p_high, values, part)
-            acc += part * scale_low * scale_high
+            unscaled = -least - p_exponent  # in two steps of normal factors
+            half = unscaled >> 1
+            acc += (
+                part * kmem_power_of_two(half)[:, None]
+                * kmem_power_of_two(unscaled - half)[:, None]
+            )
         elif WIDEN:
             acc += tl.dot(
                 p.to(values.dtype).to(tl.float32), values.to(tl.float32), input_precision="ieee"
@@ -137,14 +139,15 @@ def kmem_attention(
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
     MASK_ROW: tl.constexpr, MASK_PERIOD: tl.constexpr,
     LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
-    EMPTY_IS_ZERO: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
+    EMPTY_IS_ZERO: tl.constexpr, SPLIT: tl.constexpr, ALL: tl.constexpr, WIDEN: tl.constexpr,
     FLAGGED: tl.constexpr, FLAGS: tl.constexpr, BOUNDED: tl.constexpr, SIDE_BY_SIDE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_E: tl.constexpr,
 ):
     """One block of queries of one head. SCALE holds UNIT; with SPLIT, q, k and v are the high
-    parts. SHARED heads of q read one of k and v. If FLAGGED, flags says in FLAGS places of each
-    head of k and v whether hidden values matter, for they are not finite. If BOUNDED, bounds says
-    which keys the mask leaves alone (kmem_attention_bounds).
+    parts, and if ALL, no product of parts is left out of a score. SHARED heads of q read one of k
+    and v. If FLAGGED, flags says in FLAGS places of each head of k and v whether hidden values
+    matter, for they are not finite. If BOUNDED, bounds says which keys the mask leaves alone
+    (kmem_attention_bounds).
     """
     blocks: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
     late: tl.constexpr = LOW > -(1 << 30)
@@ -204,7 +207,7 @@ def kmem_attention(
                 from_key, to_key,
                 KEYS, DEPTH, WIDTH, K_ROW, V_ROW, LOW, HIGH, ADDS, BIAS, BIAS_ROW,
                 RAMP, UNIT, ACTIVATION, "" if BOUNDED and piece == 1 else MASK, FILL, MASK_ROW,
-                SPLIT, WIDEN, piece == 1, BLOCK_N, BLOCK_D, BLOCK_E,
+                SPLIT, ALL, WIDEN, piece == 1, BLOCK_N, BLOCK_D, BLOCK_E,
             )
     if ACTIVATION == "softmax":
         if EMPTY_IS_ZERO:
@@ -250,7 +253,7 @@ def write_fused(detail: Attention, knobs: AttentionSettings) -> list[str]:
         *strides,
         *detail.term_texts,
         f"ACTIVATION={detail.activation!r}, EMPTY_IS_ZERO={detail.empty_is_zero}, "
-        f"SPLIT={detail.is_split}, "
+        f"SPLIT={detail.is_split}, ALL={knobs.accuracy > 0}, "
         f"WIDEN={'False' if detail.is_split else 'q.is_cpu'}",
         f"FLAGGED={detail.flags_values}, FLAGS={flag_programs(detail)}, "
         f"BOUNDED={detail.is_bounded}, "

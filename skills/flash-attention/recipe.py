@@ -4,7 +4,8 @@ It is torch's own operator, or written out as products around a softmax (sites.p
 of the keys may be a band (bands.py), as where attention is causal: blocks outside are skipped.
 
 fp32 is split into parts first (split_rows.py), and written again where parts do not hold it
-(mending.py). Which sites, knobs and times are here.
+(mending.py). Its scores have a rung of accuracy: at 0 they are as far off as inputs rounded a few
+times over, at 1 as inputs rounded once. Which sites, knobs and times are here.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from kmem.codegen.text.calls import write_call, write_launch_function
 from kmem.codegen.text.parts import SCALES
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Emission, Operand, Recipe, Role, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Operand, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 from .attention import Attention, AttentionSettings
@@ -98,6 +99,8 @@ class FlashAttention(Recipe):
             "block_k": (32, 64),
             "warps": (4, 8),
             "stages": (2, 3),
+            # 1: no product of parts is left out of a score
+            **({ACCURACY: (0, 1)} if detail.is_split else {}),
         }
         return Space(knobs, lambda settings: _is_legal(detail, _knobs(settings), device))
 
@@ -174,8 +177,8 @@ def _product_ms(detail: Attention, knobs: AttentionSettings, device: Device) -> 
         intensity = knobs.block_m * knobs.block_n / (knobs.block_m + knobs.block_n)
         rate *= min(1.0, intensity / 64) * (1.0 if knobs.block_k == 64 else SHORT_STEPS)
     pairs = _computed_pairs(detail, knobs)
-    flops = 2.0 * (detail.depth + detail.width)
-    product_ms = terms * flops * pairs / rate * 1e3
+    flops = 2.0 * ((terms + knobs.accuracy) * detail.depth + terms * detail.width)
+    product_ms = flops * pairs / rate * 1e3
     if not knobs.is_fused:
         return product_ms
     band = detail.likely_band

@@ -4,7 +4,9 @@ fp32 goes through the tensor cores as sums of two fp16 parts of each row, scaled
 (x = 2**-s * (high + low)), three products each: `kmem_split_rows` writes the parts. A product of
 parts is one short chain, small terms first, added to an fp32 sum in registers every step: inside a
 tensor core a long sum loses its low bits. The scales of V's rows are divided out of the
-probabilities, relative to the largest of a tile.
+probabilities, relative to the largest of a tile. What is left of a query's probabilities is scaled
+by its own largest: where a query attends to rows of V that are small beside others of the tile, or
+zero, it would have few digits as fp16, or none.
 
 A score is rounded before the largest is found and subtracted. Contracted to one fma, SCALE *
 product - largest would take the rounded largest from its own unrounded product: at 1e10 up to 2**9
@@ -192,20 +194,30 @@ def kmem_mask_scores(
 
 
 @triton.jit
-def kmem_value_factors(exponents, columns, KEYS: tl.constexpr, MOST: tl.constexpr):
-    """For a tile of rows of V: the least exponent of their scales, and 2**(least - exponent + MOST)
-    for each, so none exceeds 2**MOST.
+def kmem_value_factors(exponents, columns, KEYS: tl.constexpr):
+    """For a tile of rows of V: the least exponent of their scales, and 2**(least - exponent) for
+    each, so none exceeds 1.
     """
     exponent = tl.load(exponents + columns, mask=columns < KEYS, other=126)
     least = tl.min(exponent, axis=0)
-    return least, kmem_power_of_two(tl.maximum(least - exponent + MOST, -126))
+    return least, kmem_power_of_two(tl.maximum(least - exponent, -126))
 
 
 @triton.jit
 def kmem_split_tile(values):
-    """fp16 parts of finite values of at most 2**14: what they are, rounded, and the rest."""
+    """fp16 parts of finite values of at most 2**15: what they are, rounded, and the rest."""
     top = values.to(tl.float16)
     return top, (values - top.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def kmem_split_finite(values):
+    """fp16 parts of finite values that are not negative, each row on the scale of its largest, and
+    its exponent. NaN makes its row's parts NaN.
+    """
+    exponent = kmem_exponent(tl.max(kmem_magnitude_bits(values), axis=1))
+    high, low = kmem_split_tile(values * kmem_power_of_two(exponent)[:, None])
+    return high, low, exponent
 
 
 @triton.jit

@@ -21,7 +21,7 @@ SCORES = (
 @triton.jit
 def kmem_attention_scores(
     q, q_low, k, k_low, q_exponents, k_exponents, v_exponents,
-    factor, bias, mask, p, p_low, tops, sums, leasts,
+    factor, bias, mask, p, p_low, tops, sums, shifts,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PADDED_KEYS: tl.constexpr, PADDED_D: tl.constexpr,
     INNER: tl.constexpr, SHARED: tl.constexpr,
     SCALE: tl.constexpr, UNIT: tl.constexpr,
@@ -30,11 +30,12 @@ def kmem_attention_scores(
     RAMP: tl.constexpr,
     MASK: tl.constexpr, FILL: tl.constexpr, MASK_OUTER: tl.constexpr, MASK_INNER: tl.constexpr,
     MASK_ROW: tl.constexpr, MASK_PERIOD: tl.constexpr,
-    LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr,
+    LOW: tl.constexpr, HIGH: tl.constexpr, ADDS: tl.constexpr, ALL: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
-    """A tile of queries by keys: parts of exp2(score - top), times the factors of V's rows, with
-    the tile's top, sum and least exponent.
+    """A tile of queries by keys: parts of exp2(score - top), times the factors of V's rows; and of
+    each query its top, its sum, and the exponent that its product with V's parts is scaled by. If
+    ALL, no product of parts is left out of a score.
     """
     tiles_m: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
     tiles_n: tl.constexpr = PADDED_KEYS // BLOCK_N
@@ -58,8 +59,13 @@ def kmem_attention_scores(
     for start in range(0, PADDED_D, BLOCK_K):
         queries = tl.load(q + at_q + start)
         keys = tl.load(k + at_k + start)
-        part = tl.dot(tl.load(q_low + at_q + start), tl.trans(keys))
-        part = tl.dot(queries, tl.trans(tl.load(k_low + at_k + start)), part)
+        low_queries = tl.load(q_low + at_q + start)
+        low_keys = tl.load(k_low + at_k + start)
+        part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        if ALL:
+            part = tl.dot(low_queries, tl.trans(low_keys))
+        part = tl.dot(low_queries, tl.trans(keys), part)
+        part = tl.dot(queries, tl.trans(low_keys), part)
         part = tl.dot(queries, tl.trans(keys), part)
         acc += part
     acc = kmem_unscale(
@@ -80,12 +86,12 @@ def kmem_attention_scores(
         acc = kmem_mask_scores(acc, mask, row, columns, MASK, FILL, MASK_ROW, UNIT, KEYS)
     top = tl.max(acc, axis=1)
     weights = tl.exp2(acc - tl.where(top == float("-inf"), 0.0, top)[:, None])
-    least, factor = kmem_value_factors(v_exponents + pair * KEYS, columns, KEYS, 14)
+    least, factor = kmem_value_factors(v_exponents + pair * KEYS, columns, KEYS)
+    high, low, exponent = kmem_split_finite(weights * factor[None, :])
     at_row = (batch * tiles_n + tile_n).to(tl.int64) * QUERIES + rows
     tl.store(tops + at_row, top, mask=rows < QUERIES)
     tl.store(sums + at_row, tl.sum(weights, axis=1), mask=rows < QUERIES)
-    tl.store(leasts + batch * tiles_n + tile_n, least)  # every tile of queries writes the same
-    high, low = kmem_split_tile(weights * factor[None, :])
+    tl.store(shifts + at_row, least + exponent, mask=rows < QUERIES)
     at_p = (batch.to(tl.int64) * QUERIES + rows)[:, None] * PADDED_KEYS + columns[None, :]
     inside = (rows < QUERIES)[:, None]
     tl.store(p + at_p, high, mask=inside)
@@ -98,13 +104,13 @@ WEIGHTS = (
     '''
 @triton.jit
 def kmem_attention_weights(
-    tops, sums, leasts, weights, scales,
+    tops, sums, shifts, weights, scales,
     QUERIES: tl.constexpr, TILES: tl.constexpr, FIRST: tl.constexpr, ATTENDED: tl.constexpr,
     LOW: tl.constexpr, HIGH: tl.constexpr, EMPTY_IS_ZERO: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
 ):
-    """weights[batch, tile, row] = exp2(top of tile - top of row) / sum of row * 2**(scales[batch] -
-    least exponent of the tile).
+    """weights[batch, tile, row] = exp2(top of tile - top of row) / sum of row * 2**(scale of row -
+    shift of the row in the tile), where its scale is the least of its shifts.
 
     Some row attends to the tiles from FIRST to ATTENDED. Of the others nothing is known, and
     nothing is asked.
@@ -115,19 +121,20 @@ def kmem_attention_weights(
     rows = pid % blocks * BLOCK_R + tl.arange(0, BLOCK_R)
     base = batch.to(tl.int64) * (TILES * QUERIES) + rows
     top = tl.full((BLOCK_R,), float("-inf"), tl.float32)
-    smallest = tl.load(leasts + batch * TILES + FIRST)
+    smallest = tl.full((BLOCK_R,), 252, tl.int32)  # of a row that attends to nothing
     for tile in range(FIRST, ATTENDED):
         live = (rows < QUERIES) & (tile * BLOCK_N <= rows + HIGH)
         live &= tile * BLOCK_N + BLOCK_N > rows + LOW
-        smallest = tl.minimum(smallest, tl.load(leasts + batch * TILES + tile))
+        shift = tl.load(shifts + base + tile * QUERIES, mask=live, other=252)
+        smallest = tl.minimum(smallest, shift)
         top = tl.maximum(top, tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf")))
-    shift = tl.where(top == float("-inf"), 0.0, top)
+    highest = tl.where(top == float("-inf"), 0.0, top)
     total = tl.zeros((BLOCK_R,), tl.float32)
     for tile in range(FIRST, ATTENDED):
         live = (rows < QUERIES) & (tile * BLOCK_N <= rows + HIGH)
         live &= tile * BLOCK_N + BLOCK_N > rows + LOW
         found = tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf"))
-        total += tl.exp2(found - shift) * tl.load(
+        total += tl.exp2(found - highest) * tl.load(
             sums + base + tile * QUERIES, mask=live, other=0.0
         )
     if EMPTY_IS_ZERO:
@@ -136,17 +143,16 @@ def kmem_attention_weights(
         live = (rows < QUERIES) & (tile * BLOCK_N <= rows + HIGH)
         live &= tile * BLOCK_N + BLOCK_N > rows + LOW
         found = tl.exp2(
-            tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf")) - shift
+            tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf")) - highest
         )
-        unit = kmem_power_of_two(
-            tl.maximum(smallest - tl.load(leasts + batch * TILES + tile), -126)
-        )
+        shift = tl.load(shifts + base + tile * QUERIES, mask=live, other=252)
+        unit = kmem_power_of_two(tl.maximum(smallest - shift, -126))
         tl.store(
             weights + base + tile * QUERIES,
             unit * found / total,
             mask=rows < QUERIES,
         )
-    tl.store(scales + batch, smallest)  # every program of the batch writes the same
+    tl.store(scales + batch.to(tl.int64) * QUERIES + rows, smallest, mask=rows < QUERIES)
 ''',
 )
 
@@ -196,8 +202,9 @@ def kmem_attention_output(
         part = tl.dot(high, values, part)
         weight = tl.load(weights + start // TILE * QUERIES)
         acc += part * weight[:, None]
-    scale = -tl.load(scales + batch)  # in two steps of normal factors
-    acc = acc * kmem_power_of_two(scale >> 1) * kmem_power_of_two(scale - (scale >> 1) - 14)
+    scale = -tl.load(scales + batch.to(tl.int64) * QUERIES + row)  # in two steps of normal factors
+    half = scale >> 1
+    acc = acc * kmem_power_of_two(half)[:, None] * kmem_power_of_two(scale - half)[:, None]
     if not EMPTY_IS_ZERO:  # there may be no step in which a row that sees nothing becomes that
         blind = (rows + HIGH < 0) | (rows + LOW >= KEYS)
         acc = tl.where(blind[:, None], float("nan"), acc)
@@ -222,17 +229,18 @@ def write_two_stages(detail: Attention, knobs: AttentionSettings) -> list[str]:
     """The statements that write the probabilities, their weights, and `out`."""
     tiles = ceil_div(detail.keys, knobs.block_n)
     padded_keys = tiles * knobs.block_n
-    probabilities = detail.heads * detail.queries * padded_keys
-    rows = detail.heads * tiles * detail.queries
+    queries = detail.heads * detail.queries
+    probabilities = queries * padded_keys
+    rows = tiles * queries
     return [
         f"p = torch.empty({probabilities}, dtype=torch.float16, device=q.device)",
         "p_low = torch.empty_like(p)",
         f"tops = torch.empty({rows}, dtype=torch.float32, device=q.device)",
         "sums = torch.empty_like(tops)",
-        f"leasts = torch.empty({detail.heads * tiles}, dtype=torch.int32, device=q.device)",
+        f"shifts = torch.empty({rows}, dtype=torch.int32, device=q.device)",
         _write_scores(detail, knobs, tiles),
         "weights = torch.empty_like(tops)",
-        f"scales = torch.empty({detail.heads}, dtype=torch.int32, device=q.device)",
+        f"scales = torch.empty({queries}, dtype=torch.int32, device=q.device)",
         _write_weights(detail, knobs, tiles),
         _write_output(detail, knobs, padded_keys),
     ]
@@ -251,10 +259,11 @@ def _write_scores(detail: Attention, knobs: AttentionSettings, tiles: int) -> st
         "kmem_attention_scores",
         detail.heads * ceil_div(detail.queries, knobs.block_m) * tiles,
         "q_high, q_low, k_high, k_low, q_exponents, k_exponents, v_exponents",
-        f"{detail.term_arguments}, p, p_low, tops, sums, leasts",
+        f"{detail.term_arguments}, p, p_low, tops, sums, shifts",
         _sizes(detail, knobs, tiles * knobs.block_n),
         f"PADDED_D={depth}, INNER={detail.inner}",
         *detail.term_texts,
+        f"ALL={knobs.accuracy > 0}",
         f"BLOCK_N={knobs.block_n}, BLOCK_K={min(knobs.block_k, depth & -depth)}",
         knobs.run,
     )
@@ -265,7 +274,7 @@ def _write_weights(detail: Attention, knobs: AttentionSettings, tiles: int) -> s
     return write_launch(
         "kmem_attention_weights",
         detail.heads * ceil_div(detail.queries, WEIGHT_ROWS),
-        "tops, sums, leasts, weights, scales",
+        "tops, sums, shifts, weights, scales",
         f"QUERIES={detail.queries}, TILES={tiles}, FIRST={first // knobs.block_n}, "
         f"ATTENDED={ceil_div(last, knobs.block_n)}",
         f"LOW={detail.band.first}, HIGH={detail.band.last}",

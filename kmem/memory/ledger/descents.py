@@ -6,18 +6,20 @@ expect of its next measurements.
 
 A search is the outcomes of one graph by one contributor, on one device and under one seed, in the
 order of their recording. A kernel that was measured again, as a final verdict does, is no further
-measurement.
+measurement. One whose first kernel was recalled where the graph had been searched before began from
+that search's winner.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kmem.memory.ledger.ageing import age_weight
 from kmem.memory.ledger.graphs import GraphKey, unpack_sizes
 from kmem.memory.ledger.posteriors import Trust
 from kmem.memory.storage import Row, Storage
-from kmem.records import REDACTED, Descent, recipe_component
+from kmem.records import REDACTED, Descent, Move, recipe_component
 
 #: Outcomes read, newest first: a million must not make a run wait.
 _MAX_ROWS = 3000
@@ -57,9 +59,16 @@ def recall_descents(
         [_MAX_ROWS, *key.conditions, REDACTED],
     )
     searches: dict[tuple[str, ...], list[_Measured]] = {}
+    searched: set[str] = set()
+    from_winner: set[tuple[str, ...]] = set()
     for row in rows:
         record = json.loads(str(row["record"]))
-        named = str(row["graph_hash"]), record["device"], row["writer"], str(record.get("seed"))
+        graph = str(row["graph_hash"])
+        named = graph, record["device"], row["writer"], str(record.get("seed"))
+        is_first = named not in searches
+        if is_first and graph in searched and record["move"] == Move.RECALL.value:
+            from_winner.add(named)
+        searched.add(graph)
         searches.setdefault(named, []).append(_Measured(row, record))
     found = []
     for named in sorted(searches):
@@ -69,7 +78,8 @@ def recall_descents(
             continue
         weight = trust.weight(writer) * age_weight(search[0].record["versions"], versions)
         if weight > 0:
-            found.append(_descent(graph, search, weight, is_own=writer == own_name))
+            descent = _descent(graph, search, weight, is_own=writer == own_name)
+            found.append(replace(descent, from_winner=named in from_winner))
     return tuple(found)
 
 
@@ -88,6 +98,7 @@ def _descent(graph: str, search: Sequence[_Measured], trust: float, *, is_own: b
     seen: set[str] = set()
     recipes: set[str] = set()
     falling: list[float | None] = []
+    bounds = [ms for _, record in search if (ms := record.get("bound_ms"))]
     for row, record in search:
         recipes.update(choice["recipe"] for choice in record["choices"])
         if str(row["source_hash"]) in seen:
@@ -104,4 +115,5 @@ def _descent(graph: str, search: Sequence[_Measured], trust: float, *, is_own: b
         tuple(falling),
         is_own,
         trust,
+        min(bounds, default=None),
     )

@@ -7,6 +7,7 @@ came down. The control best-of-n spends what it was given.
 import math
 from collections.abc import Sequence
 
+from kmem.orchestrate.stop import is_as_fast_as_remembered
 from kmem.orchestrate.yields import (
     Here,
     best_after_each,
@@ -16,20 +17,23 @@ from kmem.orchestrate.yields import (
 )
 from kmem.records import Descent, Move, Strategy
 from kmem.run.stages.parts import Parts
+from kmem.run.stages.recall import Remembered
 
 
-def reason_enough(parts: Parts, descents: Sequence[Descent], more: int) -> str:
+def reason_enough(parts: Parts, remembered: Remembered, more: int) -> str:
     """Why so many more measurements are not worth it; empty if they are, or nobody can tell."""
-    run = parts.run
+    run, descents = parts.run, remembered.descents
     is_search = run.strategy is not Strategy.BEST_OF_N and not run.models
     if not descents or not is_search or not parts.session.present:
         return ""
+    if parts.history.refused and not parts.history.verdicts:
+        return ""  # nothing that earlier searches ended with holds here: gains count from the start
     round_size = run.budget.candidates_per_round
     needed = share_of_a_round(more, round_size)
     gain = _gained_before(parts, descents, more)
     told = "the search that found the remembered winner gained no more by its last ones"
     if gain is None:
-        gain = expected_gain(_stand(parts, descents), descents, more, round_size)
+        gain = expected_gain(_stand(parts, remembered), descents, more, round_size)
         told = f"memory knows {len(descents)} searches"
     if gain is None or gain >= needed:
         return ""
@@ -62,14 +66,18 @@ def _went_before(parts: Parts, descents: Sequence[Descent]) -> tuple[float | Non
     return max(own, key=len, default=())
 
 
-def _stand(parts: Parts, descents: Sequence[Descent]) -> Here:
+def _stand(parts: Parts, remembered: Remembered) -> Here:
     """Where the run stands; one that goes on from a remembered winner, behind its search."""
-    key, attempts = parts.session.graph_key, parts.history.attempts
-    earlier = _went_before(parts, descents)
+    key, history = parts.session.graph_key, parts.history
+    earlier = _went_before(parts, remembered.descents)
+    best = history.best.candidate.kernel if history.best else None
+    bound = parts.session.least_bound(best)
     return Here(
         key.structure_hash,
         key.sizes,
         tuple(sorted(parts.session.recipes)),
-        (*earlier, *best_after_each(attempts)),
-        all(attempt.round == 0 for attempt in attempts),
+        (*earlier, *best_after_each(history.attempts)),
+        all(attempt.round == 0 for attempt in history.attempts),
+        bound.time_ms if bound else None,
+        not earlier and is_as_fast_as_remembered(history.best_ms, remembered.winners),
     )
