@@ -73,8 +73,9 @@ def test_many_strangers_together_count_no_more_than_one_search_of_ones_own() -> 
 
 def test_a_search_at_its_bound_tells_nothing_of_one_with_room_left() -> None:
     here = replace(HERE, bound_ms=0.4)
-    at_bound = replace(FLAT, bound_ms=1.0)
-    assert expected_gain(here, [at_bound] * 100, 12, 12) == pytest.approx(WEIGHTS.unknown_gain)
+    at_bound = replace(FLAT, bound_ms=0.95)
+    assert expected_gain(here, [at_bound] * 100, 12, 12) is None
+    assert expected_gain(replace(HERE, bound_ms=0.9), [at_bound], 12, 12) < ROUND
     alike = replace(FLAT, bound_ms=0.4)
     assert expected_gain(here, [alike], 12, 12) == expected_gain(HERE, [FLAT], 12, 12)
     near = replace(HERE, bound_ms=0.99)

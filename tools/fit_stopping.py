@@ -90,6 +90,7 @@ def collect(root: Path, seeds: int) -> list[Search]:
             first = rounds.count(0)
             ends = [count for count in range(1, len(rounds)) if rounds[count] != rounds[count - 1]]
             header = landscape.header
+            bound = bench.sessions[place].traced.bound
             recipes = sorted({c.recipe for each in measured for c in each.candidate.kernel.choices})
             descent = Descent(
                 header.graph_hash,
@@ -98,6 +99,7 @@ def collect(root: Path, seeds: int) -> list[Search]:
                 tuple(recipes),
                 best_after_each(attempts),
                 is_own=True,
+                bound_ms=bound.time_ms if bound else None,
             )
             asks = (*(count for count in FIRST_STOPS if count < first), *ends)
             times = tuple(each.measurement.latency_ms for each in measured)
@@ -118,6 +120,7 @@ def end_of(search: Search, known: Sequence[Descent], weights: Weights) -> int:
             search.descent.recipes,
             falling[:spent],
             in_first_round,
+            search.descent.bound_ms,
         )
         gain = expected_gain(here, known, more, _ROUND, weights)
         if gain is not None and gain < share_of_a_round(more, _ROUND):

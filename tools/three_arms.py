@@ -1,12 +1,14 @@
-"""Does the loop's prescribing earn its keep? Three arms on one GPU, problem by problem.
+"""Does the loop's prescribing earn its keep? Three arms, problem by problem.
 
-    python tools/three_arms.py KERNELBENCH --out DIR [--seconds 560]
+    python tools/three_arms.py KERNELBENCH --out DIR [--seconds 560] [--gpus 2 --jobs 4]
 
 For each of 48 problems (16 of KernelBench's level 1 with headroom, 24 of level 2, 8 of this
-repository) three benches run one after the other: the loop with its prescriptions, the loop with
-prescriptions drawn at random, and best-of-n by as many measurements as the loop made. All have the
-same minutes, rounds and candidates for a problem. The two loops have a memory each, which begins as
-db/evidence; the control has none.
+repository) three benches run one after the other on the same GPU: the loop with its prescriptions,
+the loop with prescriptions drawn at random, and best-of-n by as many measurements as the loop made.
+All have the same minutes, rounds and candidates for a problem. The two loops have a memory each,
+which begins as db/evidence; the control has none. With --jobs several problems share a GPU, for one
+at a time leaves it idle for half of the hour that they take; the arms of a problem wait for it
+alike.
 
 A call ends after --seconds; the same call goes on, whatever ended the last one, also a kill. What
 is there so far is compared in DIR; when every problem has its three rows, the loop's outcomes, with
@@ -16,18 +18,22 @@ DIR in it and bring it back before the next call.
 
 import argparse
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kmem.bench.comparing import compare_rows, render_comparison
 from kmem.bench.problems import BenchProblem, choose_problems, find_problems
 from kmem.bench.results import read_rows
+from kmem.bench.rows import Row
 
 ROOT = Path(__file__).parent.parent
 #: Of level 1, where the shipped kernels are at less than half of the bound (db/results-level1.md).
@@ -46,30 +52,35 @@ class Arms:
     rounds: int
     candidates: int
 
-    def directory(self, arm: str) -> Path:
-        return self.root / arm
+    def directory(self, arm: str, problem: BenchProblem) -> Path:
+        """A bench of its own for each problem: several are under way."""
+        return self.root / arm / problem.name
+
+    def rows(self, arm: str, wanted: Sequence[BenchProblem]) -> list[Row]:
+        """What an arm has made of the problems so far."""
+        return [row for problem in wanted for row in read_rows(self.directory(arm, problem))]
 
     def command(self, arm: str, problem: BenchProblem) -> list[str]:
         """The bench of one arm on one problem."""
         words = [sys.executable, "-P", "-m", "kmem", "bench"]
-        words += ["--resume", str(self.directory(arm))]
+        words += ["--resume", str(self.directory(arm, problem))]
         words += [problem.path, "--only", problem.name]
         if arm == "control":
-            return [*words, "--control", str(self.directory("loop"))]
+            return [*words, "--control", str(self.directory("loop", problem))]
         words += ["--minutes-per-problem", f"{self.minutes:g}"]
         words += ["--candidates", str(self.candidates)]
         strategy = "bandit" if arm == "loop" else "random-skills"
         return [*words, "--rounds", str(self.rounds), "--strategy", strategy]
 
-    def environment(self, arm: str) -> dict[str, str]:
-        return {**os.environ, "KMEM_DB": str(self.root / f"{arm}.db")}
+    def environment(self, arm: str, gpu: str | None = None) -> dict[str, str]:
+        """Where a bench remembers, and the one GPU that it sees; by default all."""
+        alone = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        return {**os.environ, **alone, "KMEM_DB": str(self.root / f"{arm}.db")}
 
     def missing(self, problem: BenchProblem) -> list[str]:
         """The arms that have no row of a problem."""
         return [
-            arm
-            for arm in ARMS
-            if problem.key not in {row.key for row in read_rows(self.directory(arm))}
+            arm for arm in ARMS if problem.key not in {row.key for row in self.rows(arm, [problem])}
         ]
 
 
@@ -95,37 +106,55 @@ def _in_turn(groups: list[list[BenchProblem]]) -> Iterator[BenchProblem]:
         yield problem
 
 
-def run_piece(arms: Arms, wanted: list[BenchProblem], deadline: float) -> None:
-    """Run what is missing until the deadline; a bench that is under way then is interrupted."""
+def run_all(
+    arms: Arms, wanted: Sequence[BenchProblem], deadline: float, gpus: int, jobs: int
+) -> None:
+    """Run what is missing until the deadline, so many problems at once on each GPU."""
+    waiting: queue.SimpleQueue[BenchProblem] = queue.SimpleQueue()
     for problem in wanted:
-        for arm in arms.missing(problem):
-            if time.monotonic() > deadline - _GRACE_S:
-                return
-            print(f"{problem.name}: {arm}", flush=True)
-            process = subprocess.Popen(
-                arms.command(arm, problem),
-                env=arms.environment(arm),
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        waiting.put(problem)
+
+    def work(gpu: str | None) -> None:
+        with suppress(queue.Empty):
+            while time.monotonic() < deadline - _GRACE_S:
+                run_piece(arms, waiting.get_nowait(), deadline, gpu)
+
+    with ThreadPoolExecutor(gpus * jobs) as pool:
+        places = [str(gpu) if gpus > 1 else None for gpu in range(gpus)] * jobs
+        for worker in [pool.submit(work, gpu) for gpu in places]:
+            worker.result()
+
+
+def run_piece(arms: Arms, problem: BenchProblem, deadline: float, gpu: str | None) -> None:
+    """The arms that a problem lacks; a bench that is under way at the deadline is interrupted."""
+    for arm in arms.missing(problem):
+        if time.monotonic() > deadline - _GRACE_S:
+            return
+        print(f"{problem.name}: {arm}", flush=True)
+        process = subprocess.Popen(
+            arms.command(arm, problem),
+            env=arms.environment(arm, gpu),
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            process.wait(max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
             try:
-                process.wait(max(1.0, deadline - time.monotonic()))
+                process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-                try:
-                    process.wait(_GRACE_S)
-                except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-                return
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            return
 
 
-def report(arms: Arms) -> str:
+def report(arms: Arms, wanted: Sequence[BenchProblem]) -> str:
     """The loop's rows beside those of each other arm."""
-    loop = read_rows(arms.directory("loop"))
+    loop = arms.rows("loop", wanted)
     parts = []
     for arm in ("control", "random"):
-        compared = compare_rows(read_rows(arms.directory(arm)), loop)
+        compared = compare_rows(arms.rows(arm, wanted), loop)
         if compared is not None:
             parts += [
                 f"# The loop beside {arm}\n",
@@ -142,6 +171,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--candidates", type=int, default=12)
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs to spread the problems over.")
+    parser.add_argument("--jobs", type=int, default=1, help="Problems at once on each GPU.")
     parser.add_argument("--list", action="store_true", help="Only name the problems.")
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
@@ -159,15 +190,17 @@ def main() -> None:
             words = [*kmem, "memory", "import", str(ROOT / "db" / "evidence")]
             subprocess.run(words, env={**os.environ, "KMEM_DB": str(first)}, check=True)
             shutil.move(first, arms.root / f"{arm}.db")
-    run_piece(arms, wanted, deadline)
-    (arms.root / "compared.md").write_text(report(arms), encoding="utf-8")
+    run_all(arms, wanted, deadline, options.gpus, options.jobs)
+    (arms.root / "compared.md").write_text(report(arms, wanted), encoding="utf-8")
     left = [problem.name for problem in wanted if arms.missing(problem)]
     if left:
         print(f"{len(left)} of {len(wanted)} problems are left: call again")
         return
+    evidence = str(ROOT / "db" / "evidence")
     words = [*kmem, "memory", "export", str(arms.root / "outcomes.jsonl"), "--force"]
+    words += ["--no-sources", "--without", evidence]
     subprocess.run(words, env=arms.environment("loop"), check=True)
-    print(report(arms))
+    print(report(arms, wanted))
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ class _Bench:
         self._directory = directory
         registry = collect(build_plugin_manager())
         library = load_library(registry)
-        self._sessions = [open_recorded_session(landscape, library) for landscape in landscapes]
+        self.sessions = [open_recorded_session(landscape, library) for landscape in landscapes]
         # An author keeps the ranking of the last module it saw: each module gets one of its own.
         self._registries = [
             replace(registry, authors={**registry.authors, RecipeAuthor.name: RecipeAuthor()})
@@ -197,7 +197,7 @@ class _Bench:
             memory.track_records.refresh()
         self._sources = [
             Source(landscape.name, landscape.header.family, session.traced.graph.hash)
-            for landscape, session in zip(landscapes, self._sessions, strict=True)
+            for landscape, session in zip(landscapes, self.sessions, strict=True)
         ]
 
     def is_target(self, place: int) -> bool:
@@ -253,7 +253,7 @@ class _Bench:
         Returns:
             Its attempts, and the outcomes it left where its memory is written to.
         """
-        session, landscape = self._sessions[place], self._landscapes[place]
+        session, landscape = self.sessions[place], self._landscapes[place]
         out_dir = self._directory / "run"
         database = self._directory / "run.db"
         shutil.copyfile(self._template, database)

@@ -4,8 +4,8 @@ The next measurements are worth it if they are expected to bring their share of 
 bring to count (stop.MIN_IMPROVEMENT). What they bring is a mean of logarithms of speedups: over the
 gain that each earlier search had from as many measurements at the same point, weighed by how alike
 its graph is; and over the prior, what a round brings in a search that nobody knows. None gains more
-than the bound leaves: a search that had less room above its bound than this one counts for less,
-and what one gained that had more of it is taken in proportion. The prior alone
+than the bound leaves: a search that had come to its bound tells nothing of one that is far from it,
+and what one gained that had more room is taken in proportion. The prior alone
 is worth a round, so that a run ends early only where memory outweighs it. What the run itself
 gained by its last measurements is not counted among them, for it told no more than the prior where
 it was fitted; rounds without a gain end a run by a rule of their own (stop.ROUNDS_WITHOUT_GAIN).
@@ -30,6 +30,9 @@ from kmem.records import Attempt, Descent, Status
 
 #: What others' searches are worth together, in searches of this memory's own.
 _OTHERS_TOGETHER = 1.0
+#: What the bound leaves, in the logarithm, of a kernel that has come to it (less than a tenth), and
+#: of one that is far from it (more than a quarter).
+_AT_BOUND, _FAR_FROM_BOUND = math.log(1.1), math.log(1.25)
 #: The gain of a search in which nothing had passed before, in the logarithm: as good as any.
 _FROM_NOTHING = 1.0
 
@@ -98,14 +101,12 @@ def expected_gain(
     told = []
     for descent in descents:
         gained = _gain(descent.best_ms, spent, more)
-        if gained is None or not _is_usable(here, descent):
-            continue
-        weight = likeness(here, descent, weights) * descent.trust
         there = _room(descent.best_ms[:spent], descent.bound_ms)
-        if room and there is not None:
-            weight *= min(1.0, there / room)
-            gained *= min(1.0, room / there) if there else 1.0
-        told.append((weight, gained, descent.is_own))
+        if gained is None or not _is_usable(here, descent) or _came_further(there, room):
+            continue
+        if room is not None and there:
+            gained *= min(1.0, room / there)
+        told.append((likeness(here, descent, weights) * descent.trust, gained, descent.is_own))
     if not told:
         return None
     others_weigh = sum(weight for weight, _, is_own in told if not is_own)
@@ -124,6 +125,13 @@ def _is_usable(here: Here, descent: Descent) -> bool:
         return False
     is_alike = set(descent.recipes) & set(here.recipes) or descent.structure == here.structure
     return bool(is_alike) or not here.from_winner
+
+
+def _came_further(there: float | None, room: float | None) -> bool:
+    """Whether a search was at its bound where a run has room left."""
+    if there is None or room is None:
+        return False
+    return there < _AT_BOUND and room > _FAR_FROM_BOUND
 
 
 def _room(best_ms: Sequence[float | None], bound_ms: float | None) -> float | None:

@@ -5,7 +5,7 @@ that deserves a verdict.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -90,7 +90,8 @@ def _likeliest_first(
 
 def _scouts(first: Sequence[Scout], remembered: Remembered) -> list[Scout]:
     """Of the first kernels of all tasks those that are measured before second ones."""
-    leads = {hit.outcome.choices for hit in remembered.winners if hit.distance < math.inf}
+    held = [hit.outcome.choices for hit in remembered.winners if hit.distance < math.inf]
+    leads = {choices: place for place, choices in reversed([*enumerate(held)])}
     return sorted(first, key=lambda scout: _promise(scout, leads))[:_SCOUTS]
 
 
@@ -99,15 +100,19 @@ def _ahead(scouts: Sequence[Scout], parts: Parts, remembered: Remembered) -> lis
     return [*scouts[:1], *_faster_guess(scouts, parts, remembered)]
 
 
-def _promise(candidate: Scout, leads: Collection[tuple[SiteChoice, ...]]) -> tuple[bool, float]:
-    """What sorts the likeliest first: what memory holds, then by the predicted time.
+def _promise(
+    candidate: Scout, leads: Mapping[tuple[SiteChoice, ...], int]
+) -> tuple[bool, int, float]:
+    """What sorts the likeliest first: what memory holds, best first as it was measured; then by the
+    predicted time.
 
     Args:
-        leads: what memory holds for graphs of this structure.
+        leads: what memory holds for graphs of this structure, and its place among that.
     """
     task = candidate.task
     is_held = task.move is Move.RECALL and task.choices in leads
-    return not is_held, _predicted_ms(candidate)
+    place = leads[task.choices] if is_held else 0
+    return not is_held, place, _predicted_ms(candidate)
 
 
 def _faster_guess(scouts: Sequence[Scout], parts: Parts, remembered: Remembered) -> list[Scout]:
