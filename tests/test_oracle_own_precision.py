@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from kmem.measure.oracle.reference import Reference
-from kmem.measure.oracle.running.own_precision import OwnPrecisionProducts, one_after_the_other
+from kmem.measure.oracle.running import own_precision
+from kmem.measure.oracle.running.own_precision import (
+    OwnPrecisionProducts,
+    one_after_the_other,
+    stays_in_range,
+)
 from kmem.measure.worker.tensors import Placement
 from kmem.records import Contract, Problem, Workload
 
@@ -65,3 +70,38 @@ def test_what_a_gpu_multiplies_in_another_order_stays_where_it_is_finite() -> No
     assert found is in_parts
     assert found[0].isfinite().tolist() == [True] + 4 * [False]
     assert found[1].tolist() == [1.0, 2.0, 6.5, 24.0, 120.0]
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_many_places_at_a_time_are_what_one_by_one_gives(
+    dim: int, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_precision, "_AT_A_TIME", 64)
+    values = 3 * torch.randn(5, 37, 40, generator=torch.Generator().manual_seed(dim))
+    values[1, 2, 3], values[2, 3, 4], values[3, 4, 5] = 0.0, float("inf"), float("nan")
+    right = given = torch.cumprod(values.double(), dim).float()
+    product, right = torch.ones_like(values.select(dim, 0)), right.clone()
+    for place in range(values.shape[dim]):
+        product = product * values.select(dim, place)
+        mine = right.select(dim, place)
+        mine.copy_(torch.where(product.isfinite(), mine, product) if is_kept else product)
+    found = one_after_the_other(given, values, dim, is_kept=is_kept)
+    assert torch.equal(found.nan_to_num(7.0), right.nan_to_num(7.0))
+    assert not right.isfinite().all()
+
+
+def test_whether_products_stay_in_range_is_known_without_multiplying(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_precision, "_AT_A_TIME", 64)
+    values = torch.rand(9, 50)
+    values[3, 7] = 0.0
+    assert stays_in_range(values, 1)
+    assert stays_in_range(values, 0)
+    assert stays_in_range(torch.tensor([[2.0**126, 2.0, 2.0**-100]]), 1)
+    assert not stays_in_range(torch.tensor([[2.0**127, 2.0, 2.0**-100]]), 1)
+    assert stays_in_range(torch.tensor([[2.0**127, 2.0, 2.0**-100]]), 0)
+    values[8, 49] = float("nan")
+    assert not stays_in_range(values, 1)
+    assert stays_in_range(torch.empty(0, 4), 1)

@@ -16,6 +16,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+#: Elements that are looked at at once: 128 MB in float64.
+_AT_A_TIME = 2**24
+#: The logarithm of the largest product that is no infinity for sure: fp32 ends at 2**128.
+_SAFE_LOG2 = 127.0
+
 
 class OwnPrecisionProducts(TorchDispatchMode):
     """Under it a running product of fp32 stays in fp32, and where it left the range is told."""
@@ -44,9 +49,34 @@ def one_after_the_other(
 
     With `is_kept` what it is stays, but where a product of this order is not finite.
     """
-    product = torch.ones_like(values.select(dimension, 0), dtype=torch.float32)
-    for place in range(values.shape[dimension]):
-        product = product * values.select(dimension, place)
-        mine = result.select(dimension, place)
-        mine.copy_(torch.where(torch.isfinite(product), mine, product) if is_kept else product)
+    if is_kept and stays_in_range(values, dimension):
+        return result
+    factors, mine = values.movedim(dimension, 0), result.movedim(dimension, 0)
+    product = torch.ones_like(factors[0], dtype=torch.float32)
+    places = max(1, _AT_A_TIME // max(1, product.numel()))
+    # of some places at once all but the products themselves: a row has 32,768 of them, and a GPU is
+    # asked for each
+    for before, now in zip(factors.split(places), mine.split(places), strict=True):
+        before = before.contiguous()  # noqa: PLW2901 - the same factors, side by side
+        products = torch.empty(before.shape, dtype=torch.float32, device=before.device)
+        for factor, place in zip(before, products, strict=True):
+            product = torch.mul(product, factor, out=place)
+        now.copy_(torch.where(torch.isfinite(products), now, products) if is_kept else products)
     return result
+
+
+def stays_in_range(values: torch.Tensor, dimension: int) -> bool:
+    """Whether no running product of fp32 values can be infinite, in whatever order; True says so
+    for sure.
+
+    Logarithms add up; each factor may bring a rounding, which the distance from the range's end
+    holds for millions of them.
+    """
+    rows = values.movedim(dimension, -1).reshape(-1, values.shape[dimension])
+    for part in rows.split(max(1, _AT_A_TIME // max(1, rows.shape[1]))):
+        size = part.double().abs_()
+        if not bool(torch.isfinite(size).all()):
+            return False
+        if size.numel() and float(size.log2_().cumsum_(1).max()) > _SAFE_LOG2:
+            return False
+    return True
