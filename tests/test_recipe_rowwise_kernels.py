@@ -431,6 +431,25 @@ def test_sums_over_columns_are_predicted_as_measured(
     assert chosen.cost_ms(site, knobs, measured) == pytest.approx(ms, rel=0.02)
 
 
+def test_arithmetic_counts_where_memory_does_not_hide_it_and_ranks_as_before() -> None:
+    """A gelu of every element that is read and not written takes longer than reading; of one that
+    is a norm's own, memory hides it.
+    """
+    shape = "torch.empty(8192, 65536)"
+    costs = []
+    for of in ("x", "F.gelu(x)"):
+        chosen, site = match_one("split-reduction", problem(f"{of}.mean(dim=1)", shape))
+        settings = chosen.space(site, H200).settings()
+        ranked = sorted(settings, key=lambda knobs: chosen.cost_ms(site, knobs, H200))
+        costs.append([chosen.cost_ms(site, knobs, H200) for knobs in ranked])
+    read, computed = (each[0] for each in costs)
+    assert 1.3 * read < computed < 2 * read
+    assert len(set(costs[1][:20])) > 10, "where arithmetic is the limit the rest still ranks"
+    chosen, site = match_one("online-softmax", problem("torch.softmax(x, dim=1)", shape))
+    best = min(chosen.cost_ms(site, knobs, H200) for knobs in chosen.space(site, H200).settings())
+    assert best < 2.5 * read, "a softmax reads and writes, and its exponentials are hidden"
+
+
 def test_two_launches_of_programs_that_wait_for_each_other_fit_the_device() -> None:
     chosen, site = match_one(
         "online-softmax", problem("torch.softmax(x, 1)", "torch.empty(4096, 393216)")
