@@ -102,6 +102,11 @@ def test_whether_products_stay_in_range_is_known_without_multiplying(
     assert stays_in_range(torch.tensor([[2.0**126, 2.0, 2.0**-100]]), 1)
     assert not stays_in_range(torch.tensor([[2.0**127, 2.0, 2.0**-100]]), 1)
     assert stays_in_range(torch.tensor([[2.0**127, 2.0, 2.0**-100]]), 0)
+    # fp32 rounds 0.6 * 2**-149 up to 2**-149 each time, and comes back: the true product is 2**8
+    stuck = torch.tensor([[2.0**-100, 2.0**-45, *[0.6] * 200, *[2.0**100] * 3]])
+    assert not stays_in_range(stuck, 1)
+    one_by_one = one_after_the_other(torch.zeros_like(stuck), stuck, 1, is_kept=True)
+    assert one_by_one[0, -1].isinf()
     values[8, 49] = float("nan")
     assert not stays_in_range(values, 1)
     assert stays_in_range(torch.empty(0, 4), 1)

@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ladder_runs import (
@@ -327,16 +327,11 @@ def test_the_direction_that_is_predicted_to_be_the_fastest_goes_ahead() -> None:
 def test_of_what_memory_holds_the_best_as_measured_goes_ahead_whatever_is_predicted() -> None:
     """A group norm took 4.7 ms with one setting and 5.2 with another that is predicted faster."""
     best, second = scout("best", 5.55, Move.RECALL), scout("second", 5.47, Move.RECALL)
-    held = tuple(
-        Recalled(
-            SimpleNamespace(choices=each.task.choices, device="", latency_ms=ms),  # type: ignore[arg-type]
-            None,
-            True,
-            0.0,
-            True,
-        )
+    outcomes = [
+        SimpleNamespace(choices=each.task.choices, device="", latency_ms=ms)
         for each, ms in ((best, 4.7), (second, 5.2))
-    )
+    ]
+    held = tuple(Recalled(cast(Any, each), None, True, 0.0, True) for each in outcomes)
     batches = in_batches(
         [second, best], parts_at_the_beginning(), Remembered(held, ()), has_passed=False
     )

@@ -5,10 +5,10 @@ bring to count (stop.MIN_IMPROVEMENT). What they bring is a mean of logarithms o
 gain that each earlier search had from as many measurements at the same point, weighed by how alike
 its graph is; and over the prior, what a round brings in a search that nobody knows. None gains more
 than the bound leaves: a search that had come to its bound tells nothing of one that is far from it,
-and what one gained that had more room is taken in proportion. The prior alone
-is worth a round, so that a run ends early only where memory outweighs it. What the run itself
-gained by its last measurements is not counted among them, for it told no more than the prior where
-it was fitted; rounds without a gain end a run by a rule of their own (stop.ROUNDS_WITHOUT_GAIN).
+and what one gained that had more room is taken in proportion. The prior alone is worth a round, so
+that a run ends early only where memory outweighs it. What the run itself gained by its last
+measurements is not counted among them, for it told no more than the prior where it was fitted;
+rounds without a gain end a run by a rule of their own (stop.ROUNDS_WITHOUT_GAIN).
 
 A search that ended before that point tells by its last measurements, for later ones bring no more
 on average. One too short for that says nothing, so that runs which memory cut short in their first

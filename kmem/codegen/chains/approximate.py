@@ -113,8 +113,19 @@ def chain_s(
     Args:
         window: as `count_instructions` takes it.
     """
+    return issue_s(statements, values, device, window) / CHAIN_ISSUED
+
+
+def issue_s(
+    statements: tuple[tuple[str, str], ...], values: float, device: Device, window: int = 1
+) -> float:
+    """Seconds in which a device can issue what statements take for so many values.
+
+    Args:
+        window: as `count_instructions` takes it.
+    """
     issued = values * count_instructions(statements, window) / device.warp_size
-    return issued / (CHAIN_ISSUED * issues_per_s(device))
+    return issued / issues_per_s(device)
 
 
 def has_quick_form(epilogue: Epilogue) -> bool:

@@ -8,8 +8,7 @@ constants come from one H200: the pairs of setting and time that tools/gpu_rowwi
 from dataclasses import dataclass
 from functools import cached_property
 
-from kmem.codegen.chains.approximate import count_instructions
-from kmem.codegen.rates import issues_per_s
+from kmem.codegen.chains.approximate import issue_s
 from kmem.codegen.regions.reductions import REDUCTIONS
 from kmem.codegen.regions.region import Map, Reduce, Region
 from kmem.codegen.rows.access import line_classes, vector_lanes
@@ -71,6 +70,9 @@ _BESIDE = 1.05
 #: 1.3 to 2.1 us at seven settings), and the programs per multiprocessor above which the polls of
 #: one hinder the others (L1 norm of 65535 columns: 3.4 us at 5, 9 us at 21).
 _WAIT_S, _QUIET_WAITERS = 1.9e-6, 6
+#: Where arithmetic is the limit, the share of all else that still shows, so that settings are told
+#: apart. Assumed.
+_EXPOSED = 0.05
 #: Times the time where sums are compensated: four additions more, which memory hides. Not measured.
 _COMPENSATED = 1.01
 
@@ -327,9 +329,8 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
     if region.total is not None:
         launches += 1
         seconds += (ceil_div(blocks, TILE) - 1) * (_STEP_S + _STEP_S_PER_VALUE * PER_THREAD)
-    # where arithmetic is the limit, the rest still ranks
-    issuing = 0.95 * _arithmetic_s(region, device) + 0.05 * seconds
-    seconds = max(seconds, issuing)
+    computing = (1 - _EXPOSED) * _arithmetic_s(region, device) + _EXPOSED * seconds
+    seconds = max(seconds, computing)
     # what is spilled is written and read once more
     seconds *= _COMPENSATED if cost.compensated else 1.0
     return 1e3 * seconds * (1.0 + 2.0 * cost.spilled) + launches * device.launch_ms
@@ -343,8 +344,7 @@ def _arithmetic_s(region: Region, device: Device) -> float:
     second reads 2.1 GB in 0.49 ms and issues for 0.7.
     """
     maps = tuple((item.name, item.text) for item in region.statements if isinstance(item, Map))
-    issued = region.rows * region.columns * count_instructions(maps) / device.warp_size
-    return issued / issues_per_s(device)
+    return issue_s(maps, region.rows * region.columns, device)
 
 
 def _in_registers(cost: _Cost) -> float:

@@ -12,7 +12,6 @@ that search's winner.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kmem.memory.ledger.ageing import age_weight
@@ -78,8 +77,8 @@ def recall_descents(
             continue
         weight = trust.weight(writer) * age_weight(search[0].record["versions"], versions)
         if weight > 0:
-            descent = _descent(graph, search, weight, is_own=writer == own_name)
-            found.append(replace(descent, from_winner=named in from_winner))
+            origin = {"is_own": writer == own_name, "from_winner": named in from_winner}
+            found.append(_descent(graph, search, weight, **origin))
     return tuple(found)
 
 
@@ -94,7 +93,9 @@ class _Measured(NamedTuple):
     record: Mapping[str, Any]
 
 
-def _descent(graph: str, search: Sequence[_Measured], trust: float, *, is_own: bool) -> Descent:
+def _descent(
+    graph: str, search: Sequence[_Measured], trust: float, *, is_own: bool, from_winner: bool
+) -> Descent:
     seen: set[str] = set()
     recipes: set[str] = set()
     falling: list[float | None] = []
@@ -116,4 +117,5 @@ def _descent(graph: str, search: Sequence[_Measured], trust: float, *, is_own: b
         is_own,
         trust,
         min(bounds, default=None),
+        from_winner,
     )

@@ -18,8 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 #: Elements that are looked at at once: 128 MB in float64.
 _AT_A_TIME = 2**24
-#: The logarithm of the largest product that is no infinity for sure: fp32 ends at 2**128.
-_SAFE_LOG2 = 127.0
+#: Logarithms of the largest product that is no infinity for sure (fp32 ends at 2**128), and of
+#: fp32's smallest normal number.
+_SAFE_LOG2, _SMALLEST_LOG2 = 127.0, -126.0
+#: What stands for the logarithm of zero: below all that a row of other factors brings back.
+_LOG2_OF_ZERO = -1.0e6
 
 
 class OwnPrecisionProducts(TorchDispatchMode):
@@ -66,17 +69,21 @@ def one_after_the_other(
 
 
 def stays_in_range(values: torch.Tensor, dimension: int) -> bool:
-    """Whether no running product of fp32 values can be infinite, in whatever order; True says so
-    for sure.
+    """Whether no running product in fp32, one factor after the other, is infinite or NaN.
 
-    Logarithms add up; each factor may bring a rounding, which the distance from the range's end
-    holds for millions of them.
+    True says so for sure. Logarithms add up; each factor may bring a rounding, which the distance
+    from the range's end holds for millions of them. Below the smallest normal number a product may
+    be rounded up time and again, and stay where it is: from there on it counts as that number.
     """
     rows = values.movedim(dimension, -1).reshape(-1, values.shape[dimension])
     for part in rows.split(max(1, _AT_A_TIME // max(1, rows.shape[1]))):
         size = part.double().abs_()
         if not bool(torch.isfinite(size).all()):
             return False
-        if size.numel() and float(size.log2_().cumsum_(1).max()) > _SAFE_LOG2:
+        if not size.numel():
+            continue
+        sums = size.log2_().clamp_min_(_LOG2_OF_ZERO).cumsum_(1)
+        sums += (_SMALLEST_LOG2 - sums.cummin(1).values).clamp_min_(0)
+        if float(sums.max()) > _SAFE_LOG2:
             return False
     return True
