@@ -23,6 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -109,26 +110,38 @@ def _in_turn(groups: list[list[BenchProblem]]) -> Iterator[BenchProblem]:
 def run_all(
     arms: Arms, wanted: Sequence[BenchProblem], deadline: float, gpus: int, jobs: int
 ) -> None:
-    """Run what is missing until the deadline, so many problems at once on each GPU."""
+    """Run what is missing until the deadline, so many problems at once on each GPU.
+
+    Ctrl-C interrupts the benches, which keep what is finished.
+    """
+    stop = threading.Event()
     waiting: queue.SimpleQueue[BenchProblem] = queue.SimpleQueue()
     for problem in wanted:
         waiting.put(problem)
 
     def work(gpu: str | None) -> None:
         with suppress(queue.Empty):
-            while time.monotonic() < deadline - _GRACE_S:
-                run_piece(arms, waiting.get_nowait(), deadline, gpu)
+            while time.monotonic() < deadline - _GRACE_S and not stop.is_set():
+                run_piece(arms, waiting.get_nowait(), deadline, gpu, stop)
 
     with ThreadPoolExecutor(gpus * jobs) as pool:
         places = [str(gpu) if gpus > 1 else None for gpu in range(gpus)] * jobs
-        for worker in [pool.submit(work, gpu) for gpu in places]:
-            worker.result()
+        try:
+            for worker in [pool.submit(work, gpu) for gpu in places]:
+                worker.result()
+        except BaseException:
+            stop.set()
+            raise
 
 
-def run_piece(arms: Arms, problem: BenchProblem, deadline: float, gpu: str | None) -> None:
-    """The arms that a problem lacks; a bench that is under way at the deadline is interrupted."""
+def run_piece(
+    arms: Arms, problem: BenchProblem, deadline: float, gpu: str | None, stop: threading.Event
+) -> None:
+    """The arms that a problem lacks; a bench that is under way at the deadline, or at the stop, is
+    interrupted.
+    """
     for arm in arms.missing(problem):
-        if time.monotonic() > deadline - _GRACE_S:
+        if time.monotonic() > deadline - _GRACE_S or stop.is_set():
             return
         print(f"{problem.name}: {arm}", flush=True)
         process = subprocess.Popen(
@@ -137,9 +150,9 @@ def run_piece(arms: Arms, problem: BenchProblem, deadline: float, gpu: str | Non
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
-        try:
-            process.wait(max(1.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        while process.poll() is None and time.monotonic() < deadline and not stop.wait(0.5):
+            pass
+        if process.poll() is None:
             process.send_signal(signal.SIGINT)
             try:
                 process.wait(_GRACE_S)
