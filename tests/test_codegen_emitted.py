@@ -220,6 +220,49 @@ def test_sites_have_their_scratch_in_one_allocation() -> None:
     assert "SCRATCH_BYTES, dtype" in alone and "kmem_scratch" not in alone
 
 
+TWO_CONVOLUTIONS = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Conv2d(16, 24, 3, padding=1)
+        self.b = torch.nn.Conv2d(24, 16, 3)
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+def get_inputs():
+    return [torch.randn({images}, 16, 12, 12)]
+"""
+
+
+@pytest.mark.parametrize("images", [2, 4096])
+def test_staged_images_lie_in_scratch_unless_they_are_large(images: int) -> None:
+    """Large ones are not held for a whole forward; what else is scratch has one place as before."""
+    text = TWO_CONVOLUTIONS.format(images=images)
+    recipe = load_recipe(load_skill(SKILLS / "staged-half-conv"))
+    problem, graph = trace_source(text)
+    sites = recipe.match(graph, Contract())
+    settings = [
+        next(
+            each
+            for each in recipe.space(site, named_target("h200")).settings()
+            if each["terms"] == 1
+        )
+        for site in sites
+    ]
+    source = emit_source(text, graph, list(zip([recipe] * 2, sites, settings, strict=True)))
+    launcher = source.partition("\ndef _launch_conv_1(")[2].partition("\ndef ")[0]
+    assert "_parts(scratch" in launcher
+    on_the_device = launcher.replace("if x.is_cpu:\n        high = torch.empty", "")
+    assert ("high = torch.empty(" in on_the_device) == (images > 2)
+    if images > 2:
+        return
+    reference, new = problem.Model(), import_source(source).ModelNew()
+    new.load_state_dict(reference.state_dict())
+    (x,) = problem.get_inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(new(x), reference(x), rtol=1e-5, atol=1e-6)
+
+
 def test_sizes_whose_text_differs_have_no_constants(caplog: pytest.LogCaptureFixture) -> None:
     head = "import torch\nclass Model(torch.nn.Module):\n"
     text = head + "    def forward(self, x):\n        return {}\n"
@@ -289,7 +332,7 @@ def test_the_first_launch_compiles_and_later_ones_go_through_the_handle(runtime:
     ]
     expected = (7, 1, 1, "stream of 3", "function", "metadata", None, None, None)
     assert [arguments[:-1] for arguments in kernel.run_with] == [expected] * 2
-    assert all(arguments[-1] is x for arguments in kernel.run_with)
+    assert all(arguments[-1] == x.data_ptr() for arguments in kernel.run_with)
     assert runtime["_key"](torch.empty(4, device="meta")) is None
 
 

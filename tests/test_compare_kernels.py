@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -569,10 +570,17 @@ def test_a_clock_has_the_gpu_as_it_asks_for_it(tmp_path: Path, fails: bool) -> N
 
 def test_a_clock_that_does_not_end_is_late(tmp_path: Path) -> None:
     tool = tmp_path / "clock.py"
-    tool.write_text("import time\nprint('{\"failures\": {}}', flush=True)\ntime.sleep(600)\n")
+    tool.write_text(
+        "import subprocess, time\n"
+        "subprocess.Popen(['sleep', '60'])\n"  # as a compiler: it has the clock's pipe
+        "print('{\"failures\": {}}', flush=True)\n"
+        "time.sleep(600)\n"
+    )
     found: dict[str, Any] = {}
+    started = time.monotonic()
     with GpuLease(tmp_path, "a", lambda said: None) as lease:
         ask_in_turns(str(tool), {}, 1.0, found, lease)
+    assert time.monotonic() - started < 30.0
     assert found == {"failures": {}, "late": str(tool)}
 
 

@@ -22,6 +22,7 @@ import argparse
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,8 @@ from kmem.run.setup.session import versions
 #: On a lent GPU machine only what lies under $OUT comes back.
 OUT = Path(os.environ.get("OUT", "runs")) / "compared"
 _TOOLS = Path(__file__).resolve().parent
+#: Independent clocks under way.
+_CLOCKS: "set[subprocess.Popen[str]]" = set()
 #: What a row that is tried again keeps where its verdict, or its times, had come.
 _OF_JUDGING = ("signs", "mends", "refused", "renamed", "alone", "added", "judge")
 _OF_TIMES = ("failures", "their_gate", "accuracy", "what_it_keeps", "times_ms")
@@ -148,12 +151,14 @@ def ask_in_turns(
             stderr=complained,
             text=True,
             bufsize=1,
+            start_new_session=True,  # a compiler that it waits for ends with it
         )
+        _CLOCKS.add(process)
         assert process.stdin is not None and process.stdout is not None
 
         def end() -> None:
             late.append(tool)
-            process.kill()
+            _end_clock(process)
 
         def take(turn: str) -> None:
             nonlocal ends, timer
@@ -179,11 +184,18 @@ def ask_in_turns(
                 merge(row, found)
         code = process.wait()
         timer.cancel()
+        _CLOCKS.discard(process)
         process.stdin.close()
         if late:
             row["late"] = tool
         elif code:
             row["error"] = _last_words(complained, tool, code)
+
+
+def _end_clock(process: "subprocess.Popen[str]") -> None:
+    """End a clock and what it started, which would keep its pipe open, and with it the GPU."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ask(tool: str, words: list[str], seconds: float, row: dict[str, Any]) -> None:
@@ -342,6 +354,8 @@ def main() -> None:
     for reason, count in Counter(map(reason_of, shown)).most_common():
         print(f"{count:4}  {reason}", flush=True)
     if not is_whole:  # threads still wait for what is under way
+        for process in list(_CLOCKS):
+            _end_clock(process)
         os._exit(130)
 
 

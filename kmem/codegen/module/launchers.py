@@ -21,6 +21,12 @@ from kmem.records import DTYPE_BYTES
 
 #: Bytes at which a part of scratch starts.
 _ALIGNMENT = 256
+#: A type of staged operands: the interpreter does not round them (staged_operands.py).
+_WIDE_ON_CPU = re.compile(r"torch\.float32 if \w+\.is_cpu else (torch\.float16)")
+#: Staged operands that are larger are allocated by themselves: scratch is held for a whole forward,
+#: and behind a kernel of so many bytes the host has time for an allocation (5 us on the host of an
+#: H200, 2026-12-01).
+_MOST_POOLED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +136,11 @@ class LauncherWriter:
 
     def _pool_scratch(self, label: str, functions: Sequence[ast.FunctionDef]) -> None:
         """Make one allocation of scratch, in place, where there are several."""
-        pools = [_scratch(function) for function in functions]
-        names = list(pools[0])
-        if len(names) < 2 or any(list(pool) != names for pool in pools):
+        found = [_scratch(function) for function in functions]
+        names = [name for name in found[0] if all(name in parts for parts in found)]
+        if len(names) < 2:
             return
+        pools = [{name: parts[name] for name in names} for parts in found]
         layouts = [_lay_out_parts(pool) for pool in pools]
         layout = self.constants.add(_upper(f"{label}_SCRATCH"), [text for text, _ in layouts])
         size = self.constants.add(
@@ -143,8 +150,15 @@ class LauncherWriter:
         device = functions[0].args.args[0].arg
         statements = (
             f"scratch = torch.empty({size}, dtype=torch.uint8, device={device}.device)\n"
-            f"{', '.join(names)} = _parts(scratch, {layout}, key)"
+            f"{', '.join(names)} = _parts(scratch, {layout}, key)\n"
         )
+        for name in names:
+            if pools[0][name].is_wide_on_cpu:
+                counts = [str(pool[name].count) for pool in pools]
+                count = self.constants.add(_upper(f"{label}_{name}_SIZE"), counts)
+                statements += (
+                    f"if {device}.is_cpu:\n    {name} = torch.empty({count}, dtype=torch.float32)\n"
+                )
         for function in functions:
             function.body = [item for item in function.body if _target(item) not in names]
             function.body[:0] = parse_python(statements).body
@@ -257,8 +271,21 @@ def _passes_tensors(
     )
 
 
-def _scratch(function: ast.FunctionDef) -> dict[str, tuple[int, str]]:
-    """Elements and dtype of the memory that a launcher makes for itself alone, by name."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Memory that a launcher makes for itself alone."""
+
+    count: int  # of elements
+    dtype: str  # such as "torch.int32"
+    is_wide_on_cpu: bool = False  # float32 in the interpreter, which has memory of its own for it
+
+    @property
+    def bytes(self) -> int:
+        return self.count * DTYPE_BYTES[self.dtype.removeprefix("torch.")]
+
+
+def _scratch(function: ast.FunctionDef) -> dict[str, _Part]:
+    """The memory that a launcher makes for itself alone, by name."""
     returned = {
         node.id
         for item in function.body
@@ -266,7 +293,7 @@ def _scratch(function: ast.FunctionDef) -> dict[str, tuple[int, str]]:
         for node in ast.walk(item)
         if isinstance(node, ast.Name)
     }
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[str, _Part] = {}
     for statement in function.body:
         name, call = _target(statement), _allocation(statement)
         part = None if call is None or name in returned else _part(call, found)
@@ -275,7 +302,7 @@ def _scratch(function: ast.FunctionDef) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _part(call: ast.Call, found: Mapping[str, tuple[int, str]]) -> tuple[int, str] | None:
+def _part(call: ast.Call, found: Mapping[str, _Part]) -> _Part | None:
     what = ast.unparse(call.func)
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     first = ast.unparse(call.args[0])
@@ -284,20 +311,23 @@ def _part(call: ast.Call, found: Mapping[str, tuple[int, str]]) -> tuple[int, st
     dtype = given.get("dtype", "")
     owner = dtype.removesuffix(".dtype")
     if owner in found:
-        dtype = found[owner][1]
+        dtype = found[owner].dtype
+    narrow = _WIDE_ON_CPU.fullmatch(dtype)
+    dtype = narrow[1] if narrow else dtype
     is_known = dtype.removeprefix("torch.") in DTYPE_BYTES
     if what != "torch.empty" or not is_known or not is_number(call.args[0]):
         return None
     shape = ast.literal_eval(first)
-    return prod(shape) if isinstance(shape, tuple) else shape, dtype
+    part = _Part(prod(shape) if isinstance(shape, tuple) else shape, dtype, narrow is not None)
+    return part if narrow is None or part.bytes <= _MOST_POOLED_BYTES else None
 
 
-def _lay_out_parts(parts: Mapping[str, tuple[int, str]]) -> tuple[str, int]:
+def _lay_out_parts(parts: Mapping[str, _Part]) -> tuple[str, int]:
     """(start, end, dtype) of each part as text, and the bytes of all."""
     start, layout = 0, []
-    for count, dtype in parts.values():
-        end = start + count * DTYPE_BYTES[dtype.removeprefix("torch.")]
-        layout.append(f"({start}, {end}, {dtype})")
+    for part in parts.values():
+        end = start + part.bytes
+        layout.append(f"({start}, {end}, {part.dtype})")
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
     return f"({', '.join(layout)})", start
 

@@ -22,7 +22,10 @@ def _key(*tensors):
 
 
 class _Launch:
-    """A kernel over a grid; the first launch compiles it, later ones go through its handle."""
+    """A kernel over a grid; the first launch compiles it, later ones go through its handle.
+
+    A handle is given addresses: of a tensor it would ask the driver where it lies.
+    """
 
     def __init__(self, kernel, grid, **options):
         self.kernel, self.grid, self.options = kernel, grid, options
@@ -38,7 +41,8 @@ class _Launch:
         else:
             stream = triton.runtime.driver.active.get_current_stream(key[0])
             function, metadata = handle.function, handle.packed_metadata
-            handle.run(*self.sizes, stream, function, metadata, None, None, None, *arguments)
+            given = [each.data_ptr() if hasattr(each, "data_ptr") else each for each in arguments]
+            handle.run(*self.sizes, stream, function, metadata, None, None, None, *given)
 '''
 
 SCRATCH = '''\
