@@ -36,10 +36,12 @@ def test_the_report_says_when_the_host_takes_a_win_back(
         back_to_back_ms=back_to_back_ms,
         reference_back_to_back_ms=0.61,
         graph_ms=graph_ms,
+        reference_graph_ms=graph_ms and 0.574,
     )
     line = host_line(timing)
     assert line.startswith("first call: 1.4 s; host: 733 us a call; calls one after another take")
     assert "those of compile 0.61 ms" in line
+    assert ("0.41 ms, compile captured alike 0.574 ms: 1.40x" in line) == (graph_ms is not None)
     assert (said or "") in line and ("This win" in line) == (said is not None)
     assert host_line(Timing(0.4, 0.4, 0.4, 30)) is None
 

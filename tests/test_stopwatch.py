@@ -6,6 +6,7 @@ import pytest
 
 from kmem.measure import stopwatch
 from kmem.measure.examine.examination import Refused
+from kmem.measure.timing.gpu_clock import HostTimes
 from kmem.records import Timing
 
 
@@ -49,3 +50,17 @@ def test_a_call_that_others_slowed_down_is_profiled_again() -> None:
 def test_work_outside_the_timed_region_shows_in_most_profiles(later_us: tuple[float, ...]) -> None:
     with pytest.raises(Refused, match=r"2\.85\d+ ms: work ran outside|2\.86\d+ ms: work ran"):
         check(2856.0, *later_us)
+
+
+@pytest.mark.parametrize(
+    ("host_us", "back_to_back_ms", "waits"),
+    [
+        (200.0, 1.0, False),
+        (200.0, 1.2, True),  # launches are late where nothing lies between two calls
+        (990.0, 1.0, True),  # a network of small kernels: every call takes what the host takes
+    ],
+)
+def test_a_forward_that_waits_for_its_host_is_captured_too(
+    host_us: float, back_to_back_ms: float, waits: bool
+) -> None:
+    assert stopwatch._waits_for_host(HostTimes(host_us, back_to_back_ms), 1.0) == waits

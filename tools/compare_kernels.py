@@ -301,6 +301,16 @@ def compare_all(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def describe(row: Mapping[str, Any], options: argparse.Namespace) -> str:
+    """What a row came to, in a line: its verdict, and the clock's times if there is one."""
+    times = ", ".join(f"{name} {ms:.4g} ms" for name, ms in row.get("times_ms", {}).items())
+    if times and options.runs and "ours" not in row["times_ms"]:
+        times += ", no kernel of ours"
+    if options.clock_only:
+        return times or row.get("error") or f"no times: {row.get('late', 'it failed')}"
+    return f"{reason_of(row)}; {times}" if times else reason_of(row)
+
+
 def main() -> None:
     """Compare, and write the page."""
     parser = argparse.ArgumentParser(
@@ -339,7 +349,7 @@ def main() -> None:
             rows[row["key"]] = row
             lines.write(json.dumps(row) + "\n")
             lines.flush()
-            print(f"{row['problem']}: {reason_of(row)} ({row['s']:.0f} s)", flush=True)
+            print(f"{row['problem']}: {describe(row, options)} ({row['s']:.0f} s)", flush=True)
         is_whole = True
     shown = one_of_each(rows)
     dates = sorted(row["date"] for row in shown if "date" in row) or [""]

@@ -18,6 +18,7 @@ from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S
 from kmem.measure.timing.gpu_clock import (
     FIRST_CALLS,
     ClockSettings,
+    HostTimes,
     LoadedModule,
     gpu_state,
     host_calls,
@@ -34,7 +35,8 @@ from kmem.records import Baseline, Status, Timing, fastest_baseline
 
 #: A speedup over the best baseline beyond this wants a reason that the bound confirms.
 SURPRISING_RATIO = 10.0
-#: Calls that follow one another take this much longer than the device: a CUDA graph may save that.
+#: Calls that follow one another take this much longer than the device, or the host issues one call
+#: for as long as it takes, but for this: a CUDA graph may save that.
 _HOST_BOUND_RATIO = 1.05
 #: A profiled call that took too long is profiled so often again, and the median counts: the turn of
 #: another program on the GPU may have fallen into it. Source: H200, 2026-11-23: 2.86 ms of a kernel
@@ -94,7 +96,7 @@ def time_against_best(
             else:
                 taken = time_pairs(*modules, inputs, settings, name=best.name, seed=seed)
             state = gpu_state(gpu_uuid())
-            graph_ms = None
+            graphs_ms: list[float | None] = []
             timing = taken.timing
             calls = host_calls(timing.latency_ms)
             hosts = [
@@ -102,16 +104,19 @@ def time_against_best(
                 for module in modules
             ]
             host_ms = least_host_ms(modules[0], inputs, settings, taken)
-            waits_for_host = hosts[0].back_to_back_ms > _HOST_BOUND_RATIO * timing.latency_ms
-            if waits_for_host or is_short(timing.latency_ms):
-                graph_ms = time_graph(modules[0], inputs.names(modules[0].worker)[0], settings)
+            if _waits_for_host(hosts[0], timing.latency_ms) or is_short(timing.latency_ms):
+                graphs_ms = [
+                    time_graph(module, inputs.names(module.worker)[0], settings)
+                    for module in modules
+                ]
             timing = replace(
                 timing,
                 first_call_s=examination.first_call_s,
                 host_us=hosts[0].host_us,
                 back_to_back_ms=hosts[0].back_to_back_ms,
                 reference_back_to_back_ms=hosts[1].back_to_back_ms if best else None,
-                graph_ms=graph_ms,
+                graph_ms=graphs_ms[0] if graphs_ms else None,
+                reference_graph_ms=graphs_ms[1] if len(graphs_ms) > 1 else None,
             )
         samples_ms = {"candidate": taken.candidate_ms}
         if best is not None:
@@ -124,8 +129,17 @@ def time_against_best(
     _check_plausible(examination, timing, host_ms, resources)
     environment = {**state, "host_ms": f"{host_ms:.4f}"}
     if is_short(timing.latency_ms):
+        graph_ms = timing.graph_ms
         environment["graph_ms"] = "not capturable" if graph_ms is None else f"{graph_ms:.4f}"
     return timing, environment
+
+
+def _waits_for_host(host: HostTimes, latency_ms: float) -> bool:
+    """Whether calls take as long as the host issues them, one after another or each by itself."""
+    return (
+        host.back_to_back_ms > _HOST_BOUND_RATIO * latency_ms
+        or 1e-3 * host.host_us > latency_ms / _HOST_BOUND_RATIO
+    )
 
 
 def _check_plausible(

@@ -85,6 +85,7 @@ class Timing:
     back_to_back_ms: float | None = None  # wall time of one of many forwards without a pause
     reference_back_to_back_ms: float | None = None
     graph_ms: float | None = None  # of a CUDA graph of one forward; None if it was not captured
+    reference_graph_ms: float | None = None
 
     @property
     def is_steady(self) -> bool:

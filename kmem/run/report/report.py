@@ -109,6 +109,12 @@ def host_line(timing: Timing) -> str | None:
         text += f", those of {timing.reference} {reference_ms:.4g} ms"
     if timing.graph_ms is not None:
         text += f"; captured as a CUDA graph {timing.graph_ms:.4g} ms"
+        if timing.reference_graph_ms is not None:
+            gained = timing.reference_graph_ms / timing.graph_ms
+            text += (
+                f", {timing.reference} captured alike {timing.reference_graph_ms:.4g} ms: "
+                f"{gained:.2f}x"
+            )
     is_lost = reference_ms is not None and timing.back_to_back_ms >= reference_ms
     if is_lost and timing.ratio is not None and timing.ratio > 1:
         held = "only under CUDA graphs" if timing.graph_ms is not None else "on the device alone"
