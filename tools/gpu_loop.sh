@@ -8,7 +8,7 @@
 # minutes given and 10 seconds of start for each bench that is 48 x 3 x (15 s + 10 s), an hour, one
 # problem at a time on one GPU (GPUS and JOBS are of tools/three_arms.py); the control ends with the
 # loop's measurements and is shorter. Calls of SECONDS (default 560) end in time; the same call goes
-# on. When nothing is left, DIR/arms/outcomes.jsonl belongs into db/evidence.
+# on. When nothing is left, DIR/arms/loop.jsonl belongs into db/evidence.
 set -eu
 checkout=$1
 out=$2

@@ -5,15 +5,16 @@
 For each of 48 problems (16 of KernelBench's level 1 with headroom, 24 of level 2, 8 of this
 repository) three benches run one after the other on the same GPU: the loop with its prescriptions,
 the loop with prescriptions drawn at random, and best-of-n by as many measurements as the loop made.
-All have the same minutes, rounds and candidates for a problem. The two loops have a memory each,
-which begins as db/evidence; the control has none. With --jobs several problems share a GPU, for one
-at a time leaves it idle for half of the hour that they take; the arms of a problem wait for it
-alike.
+All have the same minutes, rounds and candidates for a problem, and are held to eager alone: no
+other baseline tells one arm from another, and each arm would compile and tune it anew. The two
+loops have a memory each, which begins as db/evidence; the control has none. With --jobs several
+problems share a GPU, for one at a time leaves it idle for half of the hour that they take; the arms
+of a problem wait for it alike.
 
 A call ends after --seconds; the same call goes on, whatever ended the last one, also a kill. What
-is there so far is compared in DIR; when every problem has its three rows, the loop's outcomes, with
-those of prescribed fixes, are exported there, too. On a machine that keeps only one folder, give a
-DIR in it and bring it back before the next call.
+is there so far is compared in DIR, and what the two memories learned is exported there. On a
+machine that keeps nothing, bring DIR back before the next call; its *.db, large copies of
+db/evidence for the most part, may be left out: the next call makes them from what was exported.
 """
 
 import argparse
@@ -41,6 +42,8 @@ ROOT = Path(__file__).parent.parent
 LEVEL_1 = (3, 6, 11, 50, 54, 57, 58, 60, 61, 62, 64, 70, 71, 72, 78, 97)
 LEVEL_2, OWN = 24, 8
 ARMS = ("loop", "random", "control")
+MEMORIES = ("loop", "random")
+EVIDENCE = ROOT / "db" / "evidence"
 _GRACE_S = 60.0
 
 
@@ -69,9 +72,27 @@ class Arms:
         if arm == "control":
             return [*words, "--control", str(self.directory("loop", problem))]
         words += ["--minutes-per-problem", f"{self.minutes:g}"]
-        words += ["--candidates", str(self.candidates)]
+        words += ["--candidates", str(self.candidates), "--baselines", "eager"]
         strategy = "bandit" if arm == "loop" else "random-skills"
         return [*words, "--rounds", str(self.rounds), "--strategy", strategy]
+
+    def open_memory(self, arm: str) -> None:
+        """Give an arm its memory, if it has none: db/evidence, and what it learned earlier."""
+        if (self.root / f"{arm}.db").is_file():
+            return
+        first, learned = self.root / f"{arm}.first.db", self.root / f"{arm}.jsonl"
+        first.unlink(missing_ok=True)
+        for path in (EVIDENCE, *([learned] if learned.is_file() else [])):
+            words = [sys.executable, "-P", "-m", "kmem", "memory", "import", str(path)]
+            subprocess.run(words, env={**os.environ, "KMEM_DB": str(first)}, check=True)
+        shutil.move(first, self.root / f"{arm}.db")
+
+    def export_memory(self, arm: str) -> None:
+        """Write what an arm has learned so far beside its database."""
+        words = [sys.executable, "-P", "-m", "kmem", "memory", "export"]
+        words += [str(self.root / f"{arm}.jsonl"), "--force", "--no-sources"]
+        words += ["--without", str(EVIDENCE)]
+        subprocess.run(words, env=self.environment(arm), check=True)
 
     def environment(self, arm: str, gpu: str | None = None) -> dict[str, str]:
         """Where a bench remembers, and the one GPU that it sees; by default all."""
@@ -195,24 +216,16 @@ def main() -> None:
         return
     options.out.mkdir(parents=True, exist_ok=True)
     arms = Arms(options.out.resolve(), options.minutes, options.rounds, options.candidates)
-    kmem = [sys.executable, "-P", "-m", "kmem"]
-    for arm in ("loop", "random"):
-        if not (arms.root / f"{arm}.db").is_file():
-            first = arms.root / f"{arm}.first.db"
-            first.unlink(missing_ok=True)
-            words = [*kmem, "memory", "import", str(ROOT / "db" / "evidence")]
-            subprocess.run(words, env={**os.environ, "KMEM_DB": str(first)}, check=True)
-            shutil.move(first, arms.root / f"{arm}.db")
+    for arm in MEMORIES:
+        arms.open_memory(arm)
     run_all(arms, wanted, deadline, options.gpus, options.jobs)
+    for arm in MEMORIES:
+        arms.export_memory(arm)
     (arms.root / "compared.md").write_text(report(arms, wanted), encoding="utf-8")
     left = [problem.name for problem in wanted if arms.missing(problem)]
     if left:
         print(f"{len(left)} of {len(wanted)} problems are left: call again")
         return
-    evidence = str(ROOT / "db" / "evidence")
-    words = [*kmem, "memory", "export", str(arms.root / "outcomes.jsonl"), "--force"]
-    words += ["--no-sources", "--without", evidence]
-    subprocess.run(words, env=arms.environment("loop"), check=True)
     print(report(arms, wanted))
 
 
