@@ -379,6 +379,21 @@ def test_a_file_that_was_late_is_no_refusal() -> None:
     assert reason_of({"problem": "1_a", "late": "rival_judging.py"}) == "not judged in time"
 
 
+def test_the_page_says_what_the_independent_check_found_of_ours() -> None:
+    """A kernel is not held to values that overflow in eager, nor counted for them."""
+    gates = [{"ours": {"passed": passed, "of": 5}} for passed in (5, 5, 4, 5)]
+    excess = (0.5, 1.5, 0.25, float("nan"))
+    rows = [
+        row(f"{place}_a", accuracy={"ours": {"excess": each}}, their_gate=gate)
+        for place, (each, gate) in enumerate(zip(excess, gates, strict=True))
+    ]
+    page = write_page(rows, {"device": "a card"})
+    assert "2 of 3 err against float64 no more than twice eager" in page
+    assert "(the largest 1.50 of that) (1 more are of values that overflow in eager too)" in page
+    assert "3 of 4 are within 5e-2 of eager on every draw" in page
+    assert "Ours, by the same check" not in write_page([row("1_a")], {"device": "a card"})
+
+
 def test_means_are_of_those_that_pass_and_of_all() -> None:
     gate = {"theirs": {"passed": 5, "of": 5}}
     rows = [
