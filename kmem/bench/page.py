@@ -40,7 +40,9 @@ time that the device's bandwidth and peak rates allow. Accuracy is judged by kme
 For comparison, column 1e-4 says whether KernelBench's tolerance (every element within 1e-4 + 1e-4
 |eager| of eager's, 1e-2 for half precision) holds too, on inputs that the problem's own get_inputs
 drew; blank: the result is no kernel, or older than that check. Flag "n unverified": the minutes
-ended before so many candidates that were timed faster than the answer had their final verdict."""
+ended before so many candidates that were timed faster than the answer had their final verdict. Flag
+"captured r": its calls are short, or wait for their host; r is the speedup with the kernel and the
+baseline captured as CUDA graphs, beside the speedup of calls, which is what counts."""
 #: Flags of winners that compute less than their module does.
 LESS_WORK = frozenset({"algebraic", "degenerate"})
 _ESTIMATED = (
@@ -90,6 +92,8 @@ def _flags(row: Row) -> str:
     flags = [flag for flag in row.result["flags"] if flag != "beyond_kernelbench"]
     if row.unverified_faster:
         flags.append(f"{row.unverified_faster} unverified")
+    if row.captured_ratio is not None:
+        flags.append(f"captured {row.captured_ratio:.2f}")
     return ", ".join(flags)
 
 

@@ -115,6 +115,13 @@ class Row:
         return paired or (self.baselines_ms[self.best_baseline] if self.best_baseline else None)
 
     @property
+    def captured_ratio(self) -> float | None:
+        """The speedup with both captured as CUDA graphs; None where that was not asked."""
+        result = self.result or {}
+        ours, theirs = (result.get(f"captured_{name}") for name in ("ms", "baseline_ms"))
+        return theirs / ours if ours and theirs else None
+
+    @property
     def unverified_faster(self) -> int:
         """Candidates that were timed faster than the answer and have no final verdict."""
         return self.result.get("unverified_faster", 0) if self.result else 0
