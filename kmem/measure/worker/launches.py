@@ -169,10 +169,11 @@ class LaunchCounter:
         if kernel is None or not self.lineage.is_on:
             return
         names = getattr(getattr(kernel.src, "fn", None), "arg_names", ())
+        types = getattr(kernel.src, "signature", {})
         places = {
             name: place
             for name, value in zip(names, values)  # noqa: B905 - hidden ones come after
-            if (place := _address(value)) is not None
+            if (place := _address(value, str(types.get(name, "")))) is not None
         }
         stores = read_stores(kernel.asm["ttir"]) if len(names) == len(values) else None
         if stores is None:  # whatever it is given it may have worked out
@@ -238,8 +239,14 @@ class LaunchCounter:
         )
 
 
-def _address(value: object) -> int | None:
-    """Where the memory begins that a pointer or a tensor descriptor leads to."""
+def _address(value: object, kind: str) -> int | None:
+    """Where the memory begins that a pointer or a tensor descriptor leads to.
+
+    Args:
+        kind: the parameter's type; a launcher takes a number for a pointer ("*fp32") too.
+    """
+    if isinstance(value, int) and kind.startswith("*"):
+        return value
     value = getattr(value, "base", value)
     ask = getattr(value, "data_ptr", None)
     return ask() if callable(ask) else None
