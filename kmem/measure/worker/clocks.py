@@ -50,8 +50,9 @@ class EventClock:
         """Event times in ms of `count` calls, and host times in ms of `host_count` more.
 
         `event_ms` is the device's time: a call waits on the device until the host has queued all of
-        it. `host_ms` is the wall time of call plus device-wide synchronisation, so that work on any
-        stream is in it.
+        it, or for a millisecond; of a forward that the host issues for longer, what goes beyond is
+        in its time, as its callers see it (`time_graph` leaves that out). `host_ms` is the wall
+        time of call plus device-wide synchronisation, so that work on any stream is in it.
 
         Args:
             calls: taken in turn; one for each set of inputs.
