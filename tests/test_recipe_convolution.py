@@ -200,7 +200,8 @@ def test_one_term_errs_as_tf32_does_at_any_magnitude(name: str, scale: float) ->
             "image": ("tf32 = not x.is_cpu", "tf32 = True"),
         },
         "staged-half-conv": {
-            "both": ("torch.float32 if x.is_cpu else torch.float16", "torch.float16")
+            "weights": ("torch.float32 if w.is_cpu else torch.float16", "torch.float16"),
+            "image": ("if x.is_cpu:\n        high =", "if False:\n        high ="),
         },
     }
     found, model = run_at(RECIPES[name], source, setting, x, **on_gpu[name])
