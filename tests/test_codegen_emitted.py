@@ -18,6 +18,7 @@ from kmem.codegen.module.assemble import (
     with_evidence,
 )
 from kmem.codegen.module.constants import BEGIN, END, swap_constants
+from kmem.codegen.module.launchers import _scratch
 from kmem.codegen.module.plan import SitePlan, WorkloadPlan
 from kmem.codegen.module.runtime import RUNTIME, SCRATCH
 from kmem.devices import named_target
@@ -261,6 +262,23 @@ def test_staged_images_lie_in_scratch_unless_they_are_large(images: int) -> None
     (x,) = problem.get_inputs()
     with torch.no_grad():
         torch.testing.assert_close(new(x), reference(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_part_of_scratch_with_a_staged_ones_type_is_as_wide_on_the_cpu() -> None:
+    """Its dtype is that of memory which the interpreter has for itself."""
+    half = "dtype=torch.float32 if x.is_cpu else torch.float16"
+    text = f"""
+def launch(x, out):
+    high = torch.empty(8, {half}, device=x.device)
+    low = torch.empty(8, dtype=high.dtype, device=x.device)
+    kernel[(1,)](x, high, low, out)
+    return out
+"""
+    (function,) = parse_python(text).body
+    parts = _scratch(function)
+    assert [(part.dtype, part.is_wide_on_cpu) for part in parts.values()] == [
+        ("torch.float16", True)
+    ] * 2
 
 
 def test_sizes_whose_text_differs_have_no_constants(caplog: pytest.LogCaptureFixture) -> None:

@@ -304,6 +304,52 @@ def test_what_answers_a_later_call_is_found(
     assert opinions["what_it_keeps"][name] == kept
 
 
+OVERFLOWING = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * {factor}
+
+def get_inputs():
+    return [torch.ones(8, dtype=torch.float16)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (62016.0, {"family": "own", "excess": pytest.approx(0.05 * 2**11, rel=0.01)}),
+        (1e5, {"excess": None}),
+    ],
+)
+def test_a_kernel_is_held_to_no_value_that_overflows_in_eager(
+    factor: float, said: dict[str, Any], tmp_path: Path
+) -> None:
+    """At the first factor only signed and scaled values do; the kernel errs by 5%."""
+    text = OVERFLOWING.format(factor=factor)
+    (tmp_path / "problem.py").write_text(text)
+    kernel = text.replace("Model(", "ModelNew(").replace(f"x * {factor}", f"x * {factor} * 0.95")
+    (tmp_path / "kernel.py").write_text(kernel)
+    paths = {"problem": str(tmp_path / "problem.py"), "kernels": {"k": str(tmp_path / "kernel.py")}}
+    rows = look_at({**paths, "seconds": 60}, "cpu")
+    (found,) = [row["accuracy"]["k"] for row in rows if "accuracy" in row]
+    assert {name: found[name] for name in said} == said
+
+
+def test_a_clock_whose_caller_is_gone_does_not_go_on_without_the_gpu(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(OVERFLOWING.format(factor=2))
+    asked = {"problem": str(tmp_path / "problem.py"), "kernels": {}, "seconds": 60, "turns": True}
+    said = subprocess.run(
+        [sys.executable, str(TOOLS / "rival_clock.py"), json.dumps(asked)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [json.loads(line) for line in said.stdout.splitlines()] == [{"turn": "shared"}]
+
+
 def test_the_independent_check_imports_nothing_of_kmem() -> None:
     code = "import rival_clock, sys; print([m for m in sys.modules if m.split('.')[0] == 'kmem'])"
     environment = {**os.environ, "PYTHONPATH": str(TOOLS)}
@@ -382,16 +428,19 @@ def test_a_file_that_was_late_is_no_refusal() -> None:
 def test_the_page_says_what_the_independent_check_found_of_ours() -> None:
     """A kernel is not held to values that overflow in eager, nor counted for them."""
     gates = [{"ours": {"passed": passed, "of": 5}} for passed in (5, 5, 4, 5)]
-    excess = (0.5, 1.5, 0.25, float("nan"))
+    overflows = {"excess": float("nan"), "eager": float("inf")}
+    found = [*({"excess": excess, "eager": 1e-6} for excess in (0.5, 1.5, 0.25)), overflows]
     rows = [
-        row(f"{place}_a", accuracy={"ours": {"excess": each}}, their_gate=gate)
-        for place, (each, gate) in enumerate(zip(excess, gates, strict=True))
+        row(f"{place}_a", accuracy={"ours": each}, their_gate=gate)
+        for place, (each, gate) in enumerate(zip(found, gates, strict=True))
     ]
     page = write_page(rows, {"device": "a card"})
     assert "2 of 3 err against float64 no more than twice eager" in page
     assert "(the largest 1.50 of that) (1 more are of values that overflow in eager too)" in page
     assert "3 of 4 are within 5e-2 of eager on every draw" in page
     assert "Ours, by the same check" not in write_page([row("1_a")], {"device": "a card"})
+    wrong = row("5_a", accuracy={"ours": {"excess": float("nan"), "eager": 1e-6}})
+    assert "2 of 4 err against" in write_page([*rows, wrong], {"device": "a card"})
 
 
 def test_means_are_of_those_that_pass_and_of_all() -> None:

@@ -22,7 +22,6 @@ import argparse
 import hashlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -46,6 +45,7 @@ from rival_page import INTERPRETER, LATE, one_of_each, reason_of, write_page
 from kmem.bench.problems import BenchProblem, find_problems, problem_number
 from kmem.devices import detect_device
 from kmem.host.lease import GpuLease
+from kmem.host.process_group import kill_group
 from kmem.measure.resources import open_lease
 from kmem.memory.location import default_db_path
 from kmem.records import BASELINES
@@ -151,14 +151,14 @@ def ask_in_turns(
             stderr=complained,
             text=True,
             bufsize=1,
-            start_new_session=True,  # a compiler that it waits for ends with it
+            start_new_session=True,  # a compiler that it waits for, and has its pipe, ends with it
         )
         _CLOCKS.add(process)
         assert process.stdin is not None and process.stdout is not None
 
         def end() -> None:
             late.append(tool)
-            _end_clock(process)
+            kill_group(process.pid)
 
         def take(turn: str) -> None:
             nonlocal ends, timer
@@ -190,12 +190,6 @@ def ask_in_turns(
             row["late"] = tool
         elif code:
             row["error"] = _last_words(complained, tool, code)
-
-
-def _end_clock(process: "subprocess.Popen[str]") -> None:
-    """End a clock and what it started, which would keep its pipe open, and with it the GPU."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ask(tool: str, words: list[str], seconds: float, row: dict[str, Any]) -> None:
@@ -365,7 +359,7 @@ def main() -> None:
         print(f"{count:4}  {reason}", flush=True)
     if not is_whole:  # threads still wait for what is under way
         for process in list(_CLOCKS):
-            _end_clock(process)
+            kill_group(process.pid)
         os._exit(130)
 
 

@@ -168,9 +168,9 @@ def judged_ratio(row: Row) -> float | None:
     return ours / theirs if theirs and ours else None
 
 
-def passes_gate(row: Row) -> bool:
+def passes_gate(row: Row, whose: str = "theirs") -> bool:
     """Whether a file passes the rivals' own tolerance on every draw."""
-    gate = row.get("their_gate", {}).get("theirs")
+    gate = row.get("their_gate", {}).get(whose)
     return bool(gate) and gate["passed"] == gate["of"]
 
 
@@ -251,28 +251,34 @@ def _small_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _kept_lines(rows: Sequence[Row]) -> list[str]:
-    kept = Counter(what for row in rows for what in row.get("what_it_keeps", {}).get("theirs", ()))
-    said = ", ".join(f"{what} ({count})" for what, count in kept.most_common())
-    return [f"What later calls are answered from, by the independent check: {said or 'nothing'}."]
+    said = _kept(rows, "theirs")
+    return [f"What later calls are answered from, by the independent check: {said}."]
+
+
+def _kept(rows: Sequence[Row], whose: str) -> str:
+    kept = Counter(what for row in rows for what in row.get("what_it_keeps", {}).get(whose, ()))
+    return ", ".join(f"{what} ({count})" for what, count in kept.most_common()) or "nothing"
 
 
 def _ours_lines(rows: Sequence[Row]) -> list[str]:
     """What the independent check says of our own kernels; nothing where it had none."""
-    errors = [row.get("accuracy", {}).get("ours", {}).get("excess") for row in rows]
-    found = [each for each in errors if each is not None and not math.isnan(each)]
-    if not found:
+    checked = [row["accuracy"]["ours"] for row in rows if "ours" in row.get("accuracy", {})]
+    overflowing = sum(not math.isfinite(each.get("eager", 0.0)) for each in checked)
+    errors = [
+        each["excess"]
+        for each in checked
+        if each["excess"] is not None and math.isfinite(each.get("eager", 0.0))
+    ]
+    if not errors:
         return []
-    overflows = sum(each is not None and math.isnan(each) for each in errors)
-    apart = f" ({overflows} more are of values that overflow in eager too)" if overflows else ""
-    gates = [row["their_gate"]["ours"] for row in rows if "ours" in row.get("their_gate", {})]
-    kept = Counter(what for row in rows for what in row.get("what_it_keeps", {}).get("ours", ()))
-    said = ", ".join(f"{what} ({count})" for what, count in kept.most_common())
+    apart = f" ({overflowing} more are of values that overflow in eager too)" if overflowing else ""
+    gated = sum("ours" in row.get("their_gate", {}) for row in rows)
     return [
         "",
-        f"Ours, by the same check: {sum(each <= 1 for each in found)} of {len(found)} err against"
-        f" float64 no more than twice eager, or by a rounding (the largest {max(found):.2f} of"
-        f" that){apart}; {sum(gate['passed'] == gate['of'] for gate in gates)} of {len(gates)} are"
-        f" within 5e-2 of eager on every draw; answered from earlier calls: {said or 'nothing'}.",
+        f"Ours, by the same check: {sum(each <= 1 for each in errors)} of {len(errors)} err against"
+        f" float64 no more than twice eager, or by a rounding (the largest {max(errors):.2f} of"
+        f" that){apart}; {sum(passes_gate(row, 'ours') for row in rows)} of {gated} are within 5e-2"
+        f" of eager on every draw; answered from earlier calls: {_kept(rows, 'ours')}.",
     ]
 
 

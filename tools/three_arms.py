@@ -36,6 +36,7 @@ from kmem.bench.comparing import compare_rows, render_comparison
 from kmem.bench.problems import BenchProblem, choose_problems, find_problems
 from kmem.bench.results import read_rows
 from kmem.bench.rows import Row
+from kmem.host.process_group import kill_group
 
 ROOT = Path(__file__).parent.parent
 #: Of level 1, where the shipped kernels are at less than half of the bound (db/results-level1.md).
@@ -44,6 +45,7 @@ LEVEL_2, OWN = 24, 8
 ARMS = ("loop", "random", "control")
 MEMORIES = ("loop", "random")
 EVIDENCE = ROOT / "db" / "evidence"
+KMEM = (sys.executable, "-P", "-m", "kmem")
 _GRACE_S = 60.0
 
 
@@ -66,8 +68,7 @@ class Arms:
 
     def command(self, arm: str, problem: BenchProblem) -> list[str]:
         """The bench of one arm on one problem."""
-        words = [sys.executable, "-P", "-m", "kmem", "bench"]
-        words += ["--resume", str(self.directory(arm, problem))]
+        words = [*KMEM, "bench", "--resume", str(self.directory(arm, problem))]
         words += [problem.path, "--only", problem.name]
         if arm == "control":
             return [*words, "--control", str(self.directory("loop", problem))]
@@ -83,15 +84,14 @@ class Arms:
         first, learned = self.root / f"{arm}.first.db", self.root / f"{arm}.jsonl"
         first.unlink(missing_ok=True)
         for path in (EVIDENCE, *([learned] if learned.is_file() else [])):
-            words = [sys.executable, "-P", "-m", "kmem", "memory", "import", str(path)]
+            words = [*KMEM, "memory", "import", str(path)]
             subprocess.run(words, env={**os.environ, "KMEM_DB": str(first)}, check=True)
         shutil.move(first, self.root / f"{arm}.db")
 
     def export_memory(self, arm: str) -> None:
         """Write what an arm has learned so far beside its database."""
-        words = [sys.executable, "-P", "-m", "kmem", "memory", "export"]
-        words += [str(self.root / f"{arm}.jsonl"), "--force", "--no-sources"]
-        words += ["--without", str(EVIDENCE)]
+        words = [*KMEM, "memory", "export", str(self.root / f"{arm}.jsonl"), "--force"]
+        words += ["--no-sources", "--without", str(EVIDENCE)]
         subprocess.run(words, env=self.environment(arm), check=True)
 
     def environment(self, arm: str, gpu: str | None = None) -> dict[str, str]:
@@ -178,7 +178,7 @@ def run_piece(
             try:
                 process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+                kill_group(process.pid)
                 process.wait()
             return
 
@@ -218,9 +218,11 @@ def main() -> None:
     arms = Arms(options.out.resolve(), options.minutes, options.rounds, options.candidates)
     for arm in MEMORIES:
         arms.open_memory(arm)
-    run_all(arms, wanted, deadline, options.gpus, options.jobs)
-    for arm in MEMORIES:
-        arms.export_memory(arm)
+    try:
+        run_all(arms, wanted, deadline, options.gpus, options.jobs)
+    finally:  # also after Ctrl-C: the next call may have no database
+        for arm in MEMORIES:
+            arms.export_memory(arm)
     (arms.root / "compared.md").write_text(report(arms, wanted), encoding="utf-8")
     left = [problem.name for problem in wanted if arms.missing(problem)]
     if left:

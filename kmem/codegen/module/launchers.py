@@ -309,17 +309,18 @@ def _part(call: ast.Call, found: Mapping[str, _Part]) -> _Part | None:
     if what == "torch.empty_like":
         return found.get(first) if not given else None
     dtype = given.get("dtype", "")
-    owner = dtype.removesuffix(".dtype")
-    if owner in found:
-        dtype = found[owner].dtype
-    narrow = _WIDE_ON_CPU.fullmatch(dtype)
-    dtype = narrow[1] if narrow else dtype
+    owner, narrow = found.get(dtype.removesuffix(".dtype")), _WIDE_ON_CPU.fullmatch(dtype)
+    is_wide = narrow is not None
+    if owner is not None:
+        dtype, is_wide = owner.dtype, owner.is_wide_on_cpu
+    elif narrow:
+        dtype = narrow[1]
     is_known = dtype.removeprefix("torch.") in DTYPE_BYTES
     if what != "torch.empty" or not is_known or not is_number(call.args[0]):
         return None
     shape = ast.literal_eval(first)
-    part = _Part(prod(shape) if isinstance(shape, tuple) else shape, dtype, narrow is not None)
-    return part if narrow is None or part.bytes <= _MOST_POOLED_BYTES else None
+    part = _Part(prod(shape) if isinstance(shape, tuple) else shape, dtype, is_wide)
+    return part if not is_wide or part.bytes <= _MOST_POOLED_BYTES else None
 
 
 def _lay_out_parts(parts: Mapping[str, _Part]) -> tuple[str, int]:
