@@ -348,8 +348,8 @@ def test_kernelbenchs_tolerance_has_a_column_of_its_own() -> None:
 
 def test_the_speedup_under_cuda_graphs_stands_beside_that_of_calls() -> None:
     """Only where both were captured, and it counts for no mean."""
-    both = row("a", speedup=1.2, captured_ms=2.0, captured_baseline_ms=3.5)
-    one = row("b", speedup=1.2, captured_ms=2.0, captured_baseline_ms=None)
+    both = row("a", speedup=1.2, captured_ms=2.0, captured_speedup=1.75)
+    one = row("b", speedup=1.2, captured_ms=2.0, captured_speedup=None)
     assert (both.captured_ratio, one.captured_ratio, row("c").captured_ratio) == (1.75, None, None)
     flags = [
         line.strip("|").split("|")[9].strip() for line in render_table([both, one]).splitlines()[2:]

@@ -96,7 +96,6 @@ def time_against_best(
             else:
                 taken = time_pairs(*modules, inputs, settings, name=best.name, seed=seed)
             state = gpu_state(gpu_uuid())
-            graphs_ms: list[float | None] = []
             timing = taken.timing
             calls = host_calls(timing.latency_ms)
             hosts = [
@@ -104,19 +103,19 @@ def time_against_best(
                 for module in modules
             ]
             host_ms = least_host_ms(modules[0], inputs, settings, taken)
-            if _waits_for_host(hosts[0], timing.latency_ms) or is_short(timing.latency_ms):
-                graphs_ms = [
-                    time_graph(module, inputs.names(module.worker)[0], settings)
-                    for module in modules
-                ]
+            captures = _waits_for_host(hosts[0], timing.latency_ms) or is_short(timing.latency_ms)
+            graphs_ms = [
+                time_graph(module, inputs.names(module.worker)[0], settings) if captures else None
+                for module in modules
+            ]
             timing = replace(
                 timing,
                 first_call_s=examination.first_call_s,
                 host_us=hosts[0].host_us,
                 back_to_back_ms=hosts[0].back_to_back_ms,
                 reference_back_to_back_ms=hosts[1].back_to_back_ms if best else None,
-                graph_ms=graphs_ms[0] if graphs_ms else None,
-                reference_graph_ms=graphs_ms[1] if len(graphs_ms) > 1 else None,
+                graph_ms=graphs_ms[0],
+                reference_graph_ms=graphs_ms[1] if best else None,
             )
         samples_ms = {"candidate": taken.candidate_ms}
         if best is not None:

@@ -85,7 +85,14 @@ class Timing:
     back_to_back_ms: float | None = None  # wall time of one of many forwards without a pause
     reference_back_to_back_ms: float | None = None
     graph_ms: float | None = None  # of a CUDA graph of one forward; None if it was not captured
-    reference_graph_ms: float | None = None
+    reference_graph_ms: float | None = None  # the same of the reference
+
+    @property
+    def graph_ratio(self) -> float | None:
+        """The speedup with both captured as CUDA graphs; None where one of them was not."""
+        if self.graph_ms is None or self.reference_graph_ms is None:
+            return None
+        return self.reference_graph_ms / self.graph_ms
 
     @property
     def is_steady(self) -> bool:

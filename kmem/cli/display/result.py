@@ -35,7 +35,7 @@ def result_data(
         },
         "paired_baseline_ms": timing.reference_ms if timing else None,
         "captured_ms": timing.graph_ms if timing else None,
-        "captured_baseline_ms": timing.reference_graph_ms if timing else None,
+        "captured_speedup": timing.graph_ratio if timing else None,
         "bound_ms": result.bound.time_ms if result.bound else None,
         "speed_of_light": result.speed_of_light,
         "precision": run.contract.precision.value,

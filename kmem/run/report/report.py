@@ -109,11 +109,10 @@ def host_line(timing: Timing) -> str | None:
         text += f", those of {timing.reference} {reference_ms:.4g} ms"
     if timing.graph_ms is not None:
         text += f"; captured as a CUDA graph {timing.graph_ms:.4g} ms"
-        if timing.reference_graph_ms is not None:
-            gained = timing.reference_graph_ms / timing.graph_ms
+        if timing.graph_ratio is not None:
             text += (
                 f", {timing.reference} captured alike {timing.reference_graph_ms:.4g} ms: "
-                f"{gained:.2f}x"
+                f"{timing.graph_ratio:.2f}x"
             )
     is_lost = reference_ms is not None and timing.back_to_back_ms >= reference_ms
     if is_lost and timing.ratio is not None and timing.ratio > 1:
